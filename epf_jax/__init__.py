@@ -1,0 +1,73 @@
+"""epf_jax: static parameters of state-space models, learned online, in JAX.
+
+    model = epf.StateSpaceModel(prior, initial, transition, observation)
+    filter_ = epf.extended_parameter_filter(model, num_particles=1000)
+    results = epf.run(jax.random.key(0), filter_, y)
+
+See DESIGN in the README for the nouns; every public name is listed in `__all__`.
+"""
+
+from epf_jax import exact, models
+from epf_jax.filters import (
+    Filter,
+    FilterState,
+    StepInfo,
+    bootstrap_filter,
+    coordinate_kernel,
+    covariance_kernel,
+    extended_parameter_filter,
+    liu_west_filter,
+    parameter_filter,
+    storvik_filter,
+)
+from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
+from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
+from epf_jax.results import History, Results, Summary
+from epf_jax.run import replicate, run
+from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
+from epf_jax.statistics import Statistic, chebyshev, conjugate, frozen, separable, taylor, taylor_log_density
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Filter",
+    "FilterState",
+    "History",
+    "Proposal",
+    "Results",
+    "Sampler",
+    "StateSpaceModel",
+    "Statistic",
+    "StepInfo",
+    "Summary",
+    "bootstrap",
+    "bootstrap_filter",
+    "chebyshev",
+    "conjugate",
+    "coordinate_kernel",
+    "covariance_kernel",
+    "exact",
+    "extended_parameter_filter",
+    "frozen",
+    "fully_adapted",
+    "grid_sampler",
+    "guided",
+    "liu_west_filter",
+    "models",
+    "multinomial",
+    "parameter_filter",
+    "random_walk",
+    "replicate",
+    "residual",
+    "run",
+    "separable",
+    "simulate",
+    "slice_sampler",
+    "storvik_filter",
+    "stratified",
+    "systematic",
+    "taylor",
+    "taylor_log_density",
+    "when_ess_below",
+]

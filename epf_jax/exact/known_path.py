@@ -1,0 +1,48 @@
+r"""The Gibbs density p(theta | x_0:t) of a known path, term by term: what a particle's statistic approximates.
+
+.. math:: \log p(\theta \mid x_{0:t}) = \log p(\theta) + \log p(x_0 \mid \theta)
+          + \sum_{s \le t} \log p(x_s \mid x_{s-1}, \theta) \;[\, + \log p(y_s \mid x_s, \theta)\,] + c
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.exact.grid import Axes, GridPosterior, posterior
+from epf_jax.model import StateSpaceModel, input_rows, log_prob, observed_log_prob
+from epf_jax.parameters import Theta
+
+
+def path_log_likelihood(
+    model: StateSpaceModel,
+    theta: Theta,
+    x: Float[Array, "T+1 *x"],
+    y: Float[Array, "T *y"] | None = None,
+    *,
+    inputs: Any = None,
+) -> Float[Array, " T"]:
+    """log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
+    x = jnp.asarray(x)
+    rows = input_rows(inputs, x.shape[0] - 1)
+
+    def term(x_prev, x, u):
+        return log_prob(model.transition(theta, x_prev, u), x)
+
+    def observed(x, y, u):
+        return observed_log_prob(model.observation(theta, x, u), y)
+
+    terms = jax.vmap(term)(x[:-1], x[1:], rows)
+    if y is not None:
+        terms = terms + jax.vmap(observed)(x[1:], jnp.asarray(y), rows)
+    return log_prob(model.initial(theta), x[0]) + jnp.cumsum(terms)
+
+
+def known_path(
+    model: StateSpaceModel, x: Array, axes: Axes, y: Array | None = None, *, inputs: Any = None, batch_size: int = 64
+) -> GridPosterior:
+    """The Gibbs density of theta on a grid, for a known path x_0..x_T (and its observations)."""
+    return posterior(
+        model, axes, lambda theta: path_log_likelihood(model, theta, x, y, inputs=inputs), batch_size=batch_size
+    )

@@ -1,0 +1,122 @@
+"""The filter nouns, shared by every filter: `Filter`, `FilterState`, `StepInfo`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from epf_jax.model import StateSpaceModel, check_model
+from epf_jax.parameters import Theta
+from epf_jax.resampling import Selection, check_resampler
+from epf_jax.weights import Weighing
+
+
+class FilterState(NamedTuple):
+    """What the next step needs and nothing else. N particles along the first axis of x, theta and S.
+
+    Attributes:
+        x: states x_t.
+        theta: parameters, a pytree with the prior's structure.
+        S: statistics of the particles' paths.
+        log_weights: normalised.
+        log_evidence: log p(y_1:t), estimated.
+        t: number of observations so far.
+    """
+
+    x: Float[Array, "N *x"]
+    theta: Theta
+    S: Any
+    log_weights: Float[Array, " N"]
+    log_evidence: Float[Array, ""]
+    t: Int[Array, ""]
+
+
+class StepInfo(NamedTuple):
+    """What one step reports.
+
+    Attributes:
+        ess: effective sample size of the weights before resampling.
+        resampled: whether the step resampled.
+        ancestors: for each particle, the row of the previous generation that it descends from.
+        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves).
+        num_bad_weights: how many weights were NaN or +inf, and counted as zero.
+        collapsed: whether every weight was zero; the particles and their old weights are then kept.
+        log_increment: log p(y_t | y_1:t-1), estimated.
+    """
+
+    ess: Float[Array, ""]
+    resampled: Bool[Array, ""]
+    ancestors: Int[Array, " N"]
+    acceptance: Float[Array, ""]
+    num_bad_weights: Int[Array, ""]
+    collapsed: Bool[Array, ""]
+    log_increment: Float[Array, ""]
+
+
+class Filter(NamedTuple):
+    """A filter: an initial state, and one step per observation.
+
+    Attributes:
+        init: `init(key) -> state`, N draws from the prior.
+        step: `step(key, state, y, u=None) -> state, info`, jitted; u is the row of the inputs, or the time index.
+        model: the model that it filters.
+        num_particles: N.
+    """
+
+    init: Callable[[PRNGKeyArray], FilterState]
+    step: Callable[..., tuple[FilterState, StepInfo]]
+    model: StateSpaceModel
+    num_particles: int
+
+
+def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, step: Callable) -> Filter:
+    """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
+
+    Adds what every filter owes its user: the time index for a missing u, a check of y's shape against the model, and
+    compilation.
+    """
+
+    def checked_step(key, state, y, u=None):
+        u = state.t + 1 if u is None else u
+        y = as_observation(y, check_model(model, u).y)
+        return step(key, state, y, u)
+
+    return Filter(jax.jit(init), jax.jit(checked_step), model, num_particles)
+
+
+def as_observation(y: Any, expected: jax.ShapeDtypeStruct) -> Array:
+    """One observation as an array of the model's shape, or an error that says what came."""
+    y = jnp.asarray(y)
+    if y.shape != expected.shape:
+        raise ValueError(
+            f"y: expected one observation of shape {expected.shape}, as the model's observation draws, got shape "
+            f"{y.shape}. For a whole series use epf.run(key, filter, y)."
+        )
+    return y
+
+
+def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> None:
+    """Refuse wrong arguments common to all filters, by name."""
+    if not isinstance(model, StateSpaceModel):
+        raise TypeError(f"model: expected an epf.StateSpaceModel, got {type(model).__name__}: {model!r}.")
+    if isinstance(num_particles, bool) or not isinstance(num_particles, int) or num_particles < 1:
+        raise ValueError(
+            f"num_particles: expected a positive whole number, got {num_particles!r}. A thousand is a good start."
+        )
+    check_resampler(resample)
+    check_model(model)
+
+
+def step_info(selection: Selection, *weighings: Weighing, acceptance: Any) -> StepInfo:
+    """The report of a step with one resampling and one or two weighings."""
+    return StepInfo(
+        ess=selection.ess,
+        resampled=selection.resampled,
+        ancestors=selection.ancestors,
+        acceptance=jnp.mean(jnp.asarray(acceptance)),
+        num_bad_weights=sum(w.num_bad for w in weighings),
+        collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
+        log_increment=sum(w.log_increment for w in weighings),
+    )

@@ -1,0 +1,38 @@
+"""The bootstrap filter (Gordon, Salmond and Smith 1993; Erol et al. 2013, Algorithm 1), with theta known or not.
+
+Known theta: the model with theta put in, and nothing to learn. Unknown theta: SIR on the augmented state (x, theta),
+whose theta is drawn once and can only die out. Both are the parameter filter with a statistic that records nothing.
+"""
+
+from epf_jax.filters.base import Filter, check_filter_arguments
+from epf_jax.filters.parameter import parameter_filter
+from epf_jax.model import StateSpaceModel, known
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal, bootstrap
+from epf_jax.resampling import Resampler, systematic
+from epf_jax.statistics import frozen
+
+
+def bootstrap_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    theta: Theta | None = None,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """The bootstrap filter: states for a known theta, or SIR on the augmented state when none is given.
+
+    Args:
+        model: the state-space model.
+        num_particles: N.
+        theta: the parameters, with the prior's structure; unknown and drawn from the prior by default.
+        proposal: how x_t is drawn; the transition by default.
+        resample: the resampling scheme.
+
+    With theta known there is nothing to learn: the state's theta, and its summaries, are the empty dict.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    model = model if theta is None else known(model, theta)
+    proposal = bootstrap() if proposal is None else proposal
+    return parameter_filter(model, num_particles, frozen(model), proposal=proposal, resample=resample)

@@ -1,0 +1,122 @@
+r"""Liu and West's filter: theta in the state, kept alive by a shrinking kernel (Liu and West 2001).
+
+Every step replaces theta by a draw from a kernel with the population's own mean and variance:
+
+.. math:: m^i = \rho\,\theta^i + (1-\rho)\,\bar\theta, \qquad \theta' \sim N(m^i,\; (1-\rho^2)\,V) .
+
+Algorithm, for t = 1..T:
+
+    1. [auxiliary]  weigh by p(y_t | mu^i, m^i), mu^i a likely value of x_t given x_{t-1} and m^i, and resample
+    2. move         theta ~ kernel
+    3. draw         x_t ~ p(x_t | x_{t-1}, theta)
+    4. weigh        by p(y_t | x_t, theta), less the auxiliary weight
+    5. [otherwise]  resample
+
+Liu and West's own filter has a full covariance V and the auxiliary weights. What Erol et al. (2013) ran against the
+EPF perturbs each coordinate by its own standard deviation inside a plain SIR filter: `kernel=epf.coordinate_kernel,
+auxiliary=False`. Either sticks for ever once V reaches zero. The kernel acts in unconstrained coordinates.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, step_info
+from epf_jax.model import StateSpaceModel, observed_log_prob, sample_each
+from epf_jax.resampling import Resampler, select, systematic
+from epf_jax.weights import mean_and_sd, population, reweight, uniform_log_weights
+
+Kernel = Callable[[Float[Array, "N P"], Float[Array, " N"]], Float[Array, "P P"]]
+
+
+def covariance_kernel(z: Float[Array, "N P"], log_weights: Float[Array, " N"]) -> Float[Array, "P P"]:
+    """Liu and West's kernel: the Cholesky factor of the population's weighted covariance."""
+    return population(z, log_weights, jnp.zeros(z.shape[1])).scale_tril
+
+
+def coordinate_kernel(z: Float[Array, "N P"], log_weights: Float[Array, " N"]) -> Float[Array, "P P"]:
+    """The paper's perturbation: each coordinate's own standard deviation, std(theta_{t-1}) N(0, 1)."""
+    return jnp.diag(mean_and_sd(z, log_weights)[1])
+
+
+def liu_west_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    rho: float = 0.9,
+    *,
+    kernel: Kernel = covariance_kernel,
+    auxiliary: bool = True,
+    resample: Resampler = systematic,
+) -> Filter:
+    """Liu and West's filter, or with `kernel=epf.coordinate_kernel, auxiliary=False` the paper's version of it.
+
+    Args:
+        model: the state-space model.
+        num_particles: N.
+        rho: shrinkage towards the mean; Liu and West's a = (3 delta - 1) / (2 delta). 1 never moves theta.
+        kernel: the scale of the perturbation from the population: `epf.covariance_kernel` (Liu and West) or
+            `epf.coordinate_kernel` (Erol et al. 2013).
+        auxiliary: whether particles are resampled on a look-ahead weight first, as in Liu and West (2001).
+        resample: the resampling scheme.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    if not 0.0 < rho <= 1.0:
+        raise ValueError(f"rho: expected a shrinkage above 0 and at most 1, got {rho}.")
+    coordinates, N = model.parameters, num_particles
+    if coordinates.dim == 0:
+        raise ValueError("liu_west_filter: the model's prior is empty, so there is no theta to learn.")
+
+    def init(key):
+        key_theta, key_state = jax.random.split(key)
+        theta = coordinates.sample(key_theta, N)
+        x = sample_each(key_state, lambda theta, _: model.initial(theta), N, theta, jnp.arange(N))
+        x = x.astype(model.shapes.x.dtype)
+        return FilterState(x, theta, (), uniform_log_weights(N), jnp.zeros(()), jnp.zeros((), int))
+
+    def step(key, state, y, u):
+        key_resample, key_theta, key_state = jax.random.split(key, 3)
+        x_prev, log_weights = state.x, state.log_weights
+        z = jax.vmap(coordinates.to_vector)(state.theta)
+        scale_tril = kernel(z, log_weights)
+        m = rho * z + (1 - rho) * (jnp.exp(log_weights) @ z)
+        weighings, g = [], jnp.zeros(N)
+
+        if auxiliary:
+            g = jax.vmap(lambda m, x: _look_ahead(model, coordinates.to_theta(m), x, y, u))(m, x_prev)
+            weighings.append(reweight(log_weights, g))
+            selection = _select(key_resample, weighings[-1], (x_prev, m, g))
+            (x_prev, m, g), log_weights = selection.particles, selection.log_weights
+
+        z = m + jnp.sqrt(1 - rho**2) * jax.random.normal(key_theta, m.shape) @ scale_tril.T
+        theta = jax.vmap(coordinates.to_theta)(z)
+        x = sample_each(key_state, lambda theta, x: model.transition(theta, x, u), N, theta, x_prev)
+        x = x.astype(x_prev.dtype)
+        w = jax.vmap(lambda theta, x: observed_log_prob(model.observation(theta, x, u), y))(theta, x)
+        weighings.append(reweight(log_weights, w - g))
+        log_weights = weighings[-1].log_weights
+
+        if not auxiliary:
+            selection = _select(key_resample, weighings[-1], (x, theta))
+            (x, theta), log_weights = selection.particles, selection.log_weights
+
+        info = step_info(selection, *weighings, acceptance=1.0)
+        return FilterState(x, theta, (), log_weights, state.log_evidence + info.log_increment, state.t + 1), info
+
+    def _select(key, weighing, particles):
+        return select(key, resample, weighing.log_weights, particles, weighing.collapsed)
+
+    return build_filter(model, N, init, step)
+
+
+def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: Any) -> Float[Array, ""]:
+    """log p(y_t | mu, theta) at a likely value mu of x_t: the transition's mean, or its location if it has none."""
+    transition = model.transition(theta, x_prev, u)
+    location = getattr(transition, "loc", None)
+    mu = transition.mean if location is None else location
+    mu = jnp.broadcast_to(mu, jnp.shape(x_prev)).astype(x_prev.dtype)
+    return observed_log_prob(model.observation(theta, mu, u), y)
+
+

@@ -1,0 +1,189 @@
+r"""The parameter filter: Storvik (2002) and the extended parameter filter of Erol et al. (2013) are one filter.
+
+Every particle carries its state, its theta and a statistic S of its own path, from which theta is redrawn at every
+step. Storvik's filter has an exact statistic, the EPF an approximate one; nothing else differs.
+
+Algorithm, for t = 1..T (Erol et al. 2013, Algorithms 2 and 3; Pitt and Shephard 1999 for the look-ahead):
+
+    1. [look-ahead]  weigh by g(x_{t-1}, theta, y_t) and resample x_{t-1}, theta, S
+    2. draw          x_t ~ q(. | x_{t-1}, y_t, theta)
+    3. weigh         by p(x_t | x_{t-1}, theta) p(y_t | x_t, theta) / q(x_t), less the look-ahead weight
+    4. [otherwise]   resample x_{t-1}, x_t, theta, S
+    5. update        S <- S + phi(x_{t-1}, x_t, y_t)
+    6. redraw        theta ~ p(theta | S)
+
+Departures from the paper's box: the update takes both x_{t-1} and x_t (the box names only x_{t-1}), and theta is
+resampled with S, without which a Metropolis-Hastings chain would go on from another particle's value. The redraw
+stands at the end of step t rather than at the start of step t+1, so that the state holds a draw from
+p(theta | x_0:t) for every surviving path; the cycle is the same.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, step_info
+from epf_jax.model import StateSpaceModel, sample_each
+from epf_jax.proposals import Proposal, bootstrap, fully_adapted, why_not_fully_adapted
+from epf_jax.resampling import Resampler, select, systematic
+from epf_jax.samplers import Sampler, random_walk
+from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
+from epf_jax.weights import population, reweight, uniform_log_weights
+
+_POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
+
+
+def extended_parameter_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    statistic: Statistic | None = None,
+    sampler: Sampler | None = None,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """The extended parameter filter: theta and x_t learned online, at constant cost per observation.
+
+    Args:
+        model: the state-space model.
+        num_particles: N.
+        statistic: what each particle keeps of its path: `epf.taylor(model, order=7)`, `epf.chebyshev(model)`, ...
+        sampler: how theta is drawn given the statistic: `epf.random_walk()`, `epf.slice_sampler()`,
+            `epf.grid_sampler()`; the statistic's own by default.
+        proposal: how x_t is drawn: `epf.bootstrap()`, `epf.fully_adapted(model)`, `epf.guided(q)`.
+        resample: `epf.systematic`, `epf.multinomial`, ..., or `epf.when_ess_below(0.5, epf.systematic)`.
+
+    What is not given is chosen for the model, by these rules, the first that fits:
+
+    - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
+      `chebyshev` for one to three parameters; `taylor` of order 4 for more.
+    - sampler: the exact draw for `conjugate`; one population-scaled random-walk step for one parameter, four for
+      more, whose chains mix more slowly.
+    - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
+      in x; `bootstrap` elsewhere.
+
+    A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets `chebyshev` (or an
+    error, with more than three parameters) and `bootstrap`.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    if proposal is None:
+        proposal = bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
+    if statistic is None:
+        statistic = _default_statistic(model)
+    return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
+
+
+def storvik_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    statistic: Statistic | None = None,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """Storvik's filter: exact sufficient statistics, exact draws of theta.
+
+    Args:
+        model: a model linear in theta with a Gaussian prior and known Gaussian noise, unless `statistic` is given.
+        num_particles: N.
+        statistic: another exact statistic, such as `epf.separable(...)`; `epf.conjugate(model)` by default.
+        proposal: how x_t is drawn; `epf.bootstrap()` by default, as in Storvik (2002).
+        resample: the resampling scheme.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    statistic = conjugate(model) if statistic is None else statistic
+    proposal = bootstrap() if proposal is None else proposal
+    return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
+
+
+def parameter_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    statistic: Statistic,
+    *,
+    sampler: Sampler | None = None,
+    proposal: Proposal,
+    resample: Resampler = systematic,
+) -> Filter:
+    """The one implementation behind Storvik's filter, the EPF and SIR: every part is given, none chosen."""
+    check_filter_arguments(model, num_particles, resample)
+    _check_parts(statistic, proposal)
+    if sampler is not None:
+        statistic = with_sampler(statistic, model, sampler)
+    coordinates, N = model.parameters, num_particles
+    learns = coordinates.dim > 0
+
+    def init(key):
+        key_theta, key_state = jax.random.split(key)
+        theta = coordinates.sample(key_theta, N)
+        x = sample_each(key_state, lambda theta, _: model.initial(theta), N, theta, jnp.arange(N))
+        x = x.astype(model.shapes.x.dtype)
+        S = jax.vmap(statistic.init)(x)
+        return FilterState(x, theta, S, uniform_log_weights(N), jnp.zeros(()), jnp.zeros((), int))
+
+    def step(key, state, y, u):
+        key_resample, key_state, key_update, key_theta = jax.random.split(key, 4)
+        x_prev, theta, S, log_weights = state.x, state.theta, state.S, state.log_weights
+        weighings = []
+
+        if proposal.look_ahead is not None:
+            g = jax.vmap(lambda theta, x: proposal.look_ahead(model, theta, x, y, u))(theta, x_prev)
+            weighings.append(reweight(log_weights, g))
+            selection = _select(key_resample, weighings[-1], (x_prev, theta, S))
+            (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
+
+        x = sample_each(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), N, theta, x_prev)
+        x = x.astype(x_prev.dtype)
+        w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
+        weighings.append(reweight(log_weights, w))
+        log_weights = weighings[-1].log_weights
+
+        if proposal.look_ahead is None:
+            selection = _select(key_resample, weighings[-1], (x_prev, x, theta, S))
+            (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
+
+        S = update(key_update, S, theta, x_prev, x, y, u)
+        theta, acceptance = redraw(key_theta, S, theta, log_weights)
+        info = step_info(selection, *weighings, acceptance=acceptance)
+        return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
+
+    def _select(key, weighing, particles):
+        return select(key, resample, weighing.log_weights, particles, weighing.collapsed)
+
+    def update(key, S, theta, x_prev, x, y, u):
+        keys = jax.random.split(key, N)
+        return jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
+
+    def redraw(key, S, theta, log_weights):
+        if not learns:
+            return theta, jnp.zeros(())
+        spread = population(jax.vmap(coordinates.to_vector)(theta), log_weights, _POPULATION_FLOOR * coordinates.scale)
+        keys = jax.random.split(key, N)
+        theta, info = jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
+        return theta, info.acceptance
+
+    return build_filter(model, N, init, step)
+
+
+def _default_statistic(model: StateSpaceModel) -> Statistic:
+    inspectable = model.shapes.problem is None
+    if inspectable and not why_not_conjugate(model):
+        return conjugate(model)
+    sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
+    if model.parameters.dim <= 3:
+        return chebyshev(model, sampler=sampler)
+    return taylor(model, order=4, sampler=sampler)
+
+
+def _check_parts(statistic: Any, proposal: Any) -> None:
+    if not isinstance(statistic, Statistic):
+        raise TypeError(
+            f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}."
+            + (" Call it with the model." if callable(statistic) else "")
+        )
+    if not isinstance(proposal, Proposal):
+        raise TypeError(
+            f"proposal: expected epf.bootstrap(), epf.fully_adapted(model) or epf.guided(q), got {proposal!r}."
+            + (" Call it: proposals are built by their functions." if callable(proposal) else "")
+        )

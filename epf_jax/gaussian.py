@@ -1,0 +1,137 @@
+r"""Gaussian structure: moments of a distribution, small dense algebra, and what a function depends on.
+
+Per-particle matrices are tiny (the dimension of a state, an observation or a parameter), and there are thousands of
+them. LAPACK is called once per matrix, at about a microsecond each; written out as scalar operations, XLA runs the
+same algebra over all particles at once, and `jet` can differentiate it. Above `_UNROLL` LAPACK takes over.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.extend.core import Jaxpr
+from jaxtyping import Array, Float
+
+_UNROLL = 6
+
+
+def is_gaussian(d: Any) -> bool:
+    """Whether d is a Normal (of any shape), its `to_event`, or a MultivariateNormal."""
+    while isinstance(d, dist.Independent):
+        d = d.base_dist
+    return type(d) in (dist.Normal, dist.MultivariateNormal)
+
+
+def moments(d: Any) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """Mean and lower-triangular scale of a Gaussian, its components flattened to one vector."""
+    while isinstance(d, dist.Independent):
+        d = d.base_dist
+    if isinstance(d, dist.MultivariateNormal):
+        return d.loc, d.scale_tril
+    shape = d.batch_shape
+    mean = jnp.broadcast_to(d.loc, shape).ravel()
+    return mean, jnp.diag(jnp.broadcast_to(d.scale, shape).ravel())
+
+
+def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero."""
+    d = a.shape[-1]
+    if d > _UNROLL:
+        return jnp.linalg.cholesky(a)
+    rows: list[list[Any]] = [[jnp.zeros_like(a[0, 0])] * d for _ in range(d)]
+    for j in range(d):
+        pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j))
+        safe = jnp.where(pivot > 0, pivot, 1.0)
+        rows[j][j] = jnp.where(pivot > 0, jnp.sqrt(safe), 0.0)
+        divisor = jnp.where(pivot > 0, rows[j][j], 1.0)
+        for i in range(j + 1, d):
+            rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j))) / divisor
+            rows[i][j] = jnp.where(pivot > 0, rest, 0.0)
+    return jnp.stack([jnp.stack(row) for row in rows])
+
+
+def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Array, "d *k"]:
+    """L^{-1} b by forward substitution."""
+    d = lower.shape[-1]
+    if d > _UNROLL:
+        matrix = b.reshape(d, -1)
+        return jax.scipy.linalg.solve_triangular(lower, matrix, lower=True).reshape(b.shape)
+    rows: list[Any] = []
+    for i in range(d):
+        rows.append((b[i] - sum(lower[i, k] * rows[k] for k in range(i))) / lower[i, i])
+    return jnp.stack(rows)
+
+
+def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, ""]:
+    r"""log N(residual; 0, L L^T)."""
+    white = solve_lower(scale_tril, residual)
+    log_det = jnp.sum(jnp.log(jnp.diag(scale_tril)))
+    return -0.5 * jnp.sum(white**2) - log_det - 0.5 * residual.shape[0] * jnp.log(2 * jnp.pi)
+
+
+def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tuple[Array, ...]:
+    """`value` and `rows` with zeros in the rows where `value` is NaN: those components then say nothing."""
+    seen = ~jnp.isnan(value)
+
+    def keep(a):
+        return jnp.where(seen.reshape((-1,) + (1,) * (a.ndim - 1)), a, 0.0)
+
+    return (keep(value), *(keep(a) for a in rows))
+
+
+def mask_covariance(value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Scale of the observed components' marginal, with unit variance standing where `value` is NaN."""
+    if scale_tril.shape[-1] == 1:
+        return jnp.where(jnp.isnan(value)[:, None], 1.0, scale_tril)
+    seen = ~jnp.isnan(value)
+    covariance = scale_tril @ scale_tril.T
+    return cholesky(jnp.where(seen[:, None] & seen[None, :], covariance, jnp.eye(seen.shape[0])))
+
+
+def masked_normal_log_prob(
+    value: Float[Array, " d"], mean: Float[Array, " d"], scale_tril: Float[Array, "d d"]
+) -> Float[Array, ""]:
+    """log N(value; mean, L L^T) of the components of `value` that are not NaN, the rest integrated out."""
+    value_seen, mean_seen = mask_missing(value, mean)
+    num_missing = jnp.sum(jnp.isnan(value))
+    unit = 0.5 * jnp.log(2 * jnp.pi)  # each masked component adds log N(0; 0, 1) = -unit
+    return normal_log_prob(value_seen - mean_seen, mask_covariance(value, scale_tril)) + num_missing * unit
+
+
+# ------------------------------------------------------------------------------------------------- dependence
+
+
+def depends_on(function: Callable, example: Any, *others: Any) -> bool:
+    """Whether the output of `function(example, *others)` depends on its first argument.
+
+    Decided on the traced program, so True may be too cautious (`0 * theta` depends on theta), False never errs.
+    """
+    closed = jax.make_jaxpr(lambda first, rest: function(first, *rest))(example, others)
+    num_first = len(jax.tree.leaves(example))
+    flags = [i < num_first for i in range(len(closed.jaxpr.invars))]
+    return any(_propagate(closed.jaxpr, flags))
+
+
+def is_affine(function: Callable, example: Any, *others: Any) -> bool:
+    """Whether `function(example, *others)` is affine in its first argument: its Jacobian does not depend on it."""
+    return not depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others)
+
+
+def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
+    """Which outputs of a jaxpr depend on its flagged inputs."""
+    marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
+
+    def is_marked(atom):
+        return not hasattr(atom, "val") and atom in marked  # a literal has a value and no dependence
+
+    for eqn in jaxpr.eqns:
+        inputs = [is_marked(v) for v in eqn.invars]
+        inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+        inner = getattr(inner, "jaxpr", inner)
+        is_call = inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == len(eqn.outvars)
+        is_loop = eqn.primitive.name in ("scan", "while")  # a carry mixes its slots: be cautious
+        outputs = _propagate(inner, inputs) if is_call and not is_loop else [any(inputs)] * len(eqn.outvars)
+        marked.update(var for var, flag in zip(eqn.outvars, outputs, strict=True) if flag)
+    return [is_marked(v) for v in jaxpr.outvars]

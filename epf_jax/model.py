@@ -1,0 +1,303 @@
+"""State-space models with unknown static parameters, and data simulated from them.
+
+    theta ~ prior
+    x_0   ~ initial(theta)
+    x_t   ~ transition(theta, x_{t-1}, u_t)
+    y_t   ~ observation(theta, x_t, u_t)          t = 1..T, y[0] of an array is y_1
+
+The functions speak of ONE particle and return distributions; `vmap` lives in the filters. `u_t` is row t of the
+inputs, or the time index t = 1, 2, ... when no inputs are given.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from numpyro.distributions.batch_util import promote_batch_shape
+
+from epf_jax.gaussian import masked_normal_log_prob, moments
+from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StateSpaceModel:
+    """A state-space model, as four pieces on numpyro distributions.
+
+    Args:
+        prior: the prior of theta: a distribution, or a dict (any pytree) of them. theta has the same structure.
+        initial: `initial(theta)`, the distribution of x_0, which carries no observation.
+        transition: `transition(theta, x_prev, u)`, the distribution of x_t.
+        observation: `observation(theta, x, u)`, the distribution of y_t.
+        example_input: one row of the inputs that `run` will be given, so that a model that reads vector or dict
+            inputs can be inspected before it sees data. Models of the time index, or without inputs, need none.
+
+    States and observations are scalars or vectors. A vector may be a distribution's event (`MultivariateNormal`,
+    `Normal(...).to_event(1)`) or its batch (`Normal(vector, 1.0)`), whose components are then independent.
+    """
+
+    prior: Any
+    initial: Callable[[Theta], Any]
+    transition: Callable[[Theta, Array, Any], Any]
+    observation: Callable[[Theta, Array, Any], Any]
+    example_input: Any = None
+
+    def __post_init__(self):
+        for name, arguments in _SIGNATURES.items():
+            _check_function(name, getattr(self, name), arguments)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The coordinates of theta: prior draws, and the maps to and from unconstrained vectors."""
+        return parameters(self.prior)
+
+    @cached_property
+    def shapes(self) -> "Shapes":
+        """Shapes and dtypes of x and y, from abstract evaluation with `example_input` or the time index."""
+        return _shapes(self, self.example_input if self.example_input is not None else jnp.asarray(1))
+
+
+class Shapes(NamedTuple):
+    """What abstract evaluation says of a model.
+
+    Attributes:
+        theta, x, y: shape and dtype of one theta, state and observation (y is None while `problem` stands).
+        problem: the error that the transition or observation raised for want of inputs, or None.
+    """
+
+    theta: PyTree[jax.ShapeDtypeStruct]
+    x: jax.ShapeDtypeStruct
+    y: jax.ShapeDtypeStruct | None
+    problem: Exception | None
+
+
+_SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
+
+
+def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:
+    """The model with theta known: nothing is left to learn, and its own theta is the empty dict."""
+    theta = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), theta)
+    model.parameters.to_vector(theta)  # checks the structure and the shapes
+    return StateSpaceModel(
+        prior={},
+        initial=lambda _: model.initial(theta),
+        transition=lambda _, x_prev, u: model.transition(theta, x_prev, u),
+        observation=lambda _, x, u: model.observation(theta, x, u),
+        example_input=model.example_input,
+    )
+
+
+def simulate(
+    key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, num_steps: int, *, inputs: Any = None
+) -> tuple[Float[Array, "T+1 *x"], Float[Array, "T *y"]]:
+    """A path x_0..x_T (`num_steps` + 1 rows, x_0 first) and observations y_1..y_T.
+
+    Args:
+        key: a JAX random key.
+        model: the model.
+        theta: the parameters, with the prior's structure.
+        num_steps: T.
+        inputs: one row per step (any pytree of arrays with T rows), or None for the time index 1..T.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps: expected a positive number of observations, got {num_steps}.")
+    model = known(model, theta)
+    inputs = input_rows(inputs, num_steps)
+    check_model(model, jax.tree.map(lambda a: a[0], inputs))
+    key_initial, key_steps = jax.random.split(key)
+
+    def step(x_prev, step_inputs):
+        key, u = step_inputs
+        key_x, key_y = jax.random.split(key)
+        x = model.transition({}, x_prev, u).sample(key_x)
+        return x, (x, model.observation({}, x, u).sample(key_y))
+
+    @jax.jit
+    def path(key_initial, keys, inputs):
+        x_0 = model.initial({}).sample(key_initial)
+        x_0 = jnp.broadcast_to(x_0, model.shapes.x.shape)
+        _, (x, y) = jax.lax.scan(step, x_0, (keys, inputs))
+        return jnp.concatenate([x_0[None], x]), y
+
+    return path(key_initial, jax.random.split(key_steps, num_steps), inputs)
+
+
+def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
+    """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None."""
+    if inputs is None:
+        return first + jnp.arange(num_steps)
+    inputs = jax.tree.map(jnp.asarray, inputs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
+        if leaf.ndim == 0 or leaf.shape[0] != num_steps:
+            raise ValueError(
+                f"inputs{jax.tree_util.keystr(path)}: expected one row per observation, {num_steps} rows, but it has "
+                f"shape {leaf.shape}. Give inputs whose first axis is time."
+            )
+    return inputs
+
+
+# ---------------------------------------------------------------------------------------------- densities and draws
+
+
+def log_prob(d: Any, value: Array) -> Float[Array, ""]:
+    """log density of one value, summed over the components of a distribution with a batch shape."""
+    return jnp.sum(d.log_prob(value))
+
+
+def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
+    """log density of the components of y that were observed; NaN components are marginalised exactly.
+
+    Distributions with independent components drop the missing ones, a MultivariateNormal takes the marginal of the
+    rest. Any other joint distribution can only be missing as a whole: see `can_be_partly_missing`.
+    """
+    if not jnp.issubdtype(jnp.result_type(y), jnp.floating):
+        return log_prob(d, y)
+    missing = jnp.isnan(y)
+    if isinstance(d, dist.MultivariateNormal):
+        mean, scale_tril = moments(d)
+        return masked_normal_log_prob(y, mean, scale_tril)
+    components = _components(d)
+    filled = jnp.where(missing, _feasible(components, y), y)
+    log_probs = components.log_prob(filled)
+    if jnp.shape(log_probs) == jnp.shape(y):
+        return jnp.sum(jnp.where(missing, 0.0, log_probs))
+    return jnp.where(jnp.all(missing), 0.0, jnp.where(jnp.any(missing), jnp.nan, jnp.sum(log_probs)))
+
+
+def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
+    """Whether some components of y may be NaN while others are observed."""
+    if y.shape == () or isinstance(d, dist.MultivariateNormal):
+        return True
+    value = jnp.zeros(y.shape, y.dtype)
+    return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
+
+
+def _components(d):
+    while isinstance(d, dist.Independent):
+        d = d.base_dist
+    return d
+
+
+def _feasible(d, y):
+    """A value inside the support, to stand where y is missing: no NaN enters the density or its gradient."""
+    support = getattr(d, "support", None)
+    return support.feasible_like(y) if support is not None else jnp.zeros_like(y)
+
+
+def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
+    """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
+
+    One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
+    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's).
+    """
+    one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, jax.tree.map(lambda a: a[0], batched))
+    kind = []
+
+    def traced(*row):
+        d = distribution(*row)
+        kind.append(isinstance(d, dist.Distribution))
+        return d if kind[-1] else None
+
+    many = jax.vmap(traced)(*batched) if jax.tree.leaves(batched) else None
+    if many is not None and kind[-1]:
+        try:
+            many = promote_batch_shape(many)
+            drawn = jax.eval_shape(many.sample, key)
+        except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
+            drawn = None
+        if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
+            return many.sample(key)
+    keys = jax.random.split(key, num)
+    return jax.vmap(lambda key, row: distribution(*row).sample(key))(keys, batched)
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+
+def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
+    """The model's shapes, or an error that says which of its pieces is wrong.
+
+    With an input row `u`, everything is checked. Without, a transition or observation that cannot be evaluated on
+    the time index is left to the first `run` or `step`, which knows the inputs.
+    """
+    if u is None:
+        return model.shapes
+    shapes = _shapes(model, u)
+    if shapes.problem is not None:
+        raise shapes.problem
+    return shapes
+
+
+def _check_function(name: str, function: Any, arguments: tuple[str, ...]) -> None:
+    call = f"{name}({', '.join(arguments)})"
+    if not callable(function):
+        raise TypeError(f"{name}: expected a function {call} that returns a distribution, got {function!r}.")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: it will be called as {call}, but does not take those arguments ({error}). "
+            f"Write it with {len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}, used or not."
+        ) from error
+    except ValueError:  # a builtin without a signature: the abstract evaluation will tell
+        return
+
+
+def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
+    key = jax.random.key(0)
+    theta = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1)))
+    x = _drawn("initial", model.initial, theta)
+    problem, y = None, None
+    try:
+        x_next = _drawn("transition", model.transition, theta, x, u)
+        if x_next.shape != x.shape:
+            raise ValueError(
+                f"transition: draws x_t of shape {x_next.shape}, but initial draws x_0 of shape {x.shape}. "
+                "The state must keep its shape; check the broadcasting inside transition."
+            )
+        y = _drawn("observation", model.observation, theta, x, u)
+        x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
+    except _CannotEvaluate as error:
+        problem = error
+    return Shapes(theta, x, y, problem)
+
+
+class _CannotEvaluate(ValueError):
+    """A model function raised; perhaps because it reads inputs that are not known yet."""
+
+
+def _drawn(name: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation."""
+    returned = []
+
+    def draw(arguments):
+        d = function(*arguments)
+        if not is_distribution(d):
+            returned.append(d)
+            return None
+        value = d.sample(jax.random.key(0))
+        if jax.eval_shape(lambda v: jnp.sum(d.log_prob(v)), value).shape != ():
+            raise ValueError("log_prob must give a scalar, or one number per component")
+        return value
+
+    try:
+        value = jax.eval_shape(draw, arguments)
+    except Exception as error:
+        given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
+        raise _CannotEvaluate(
+            f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
+            f"It speaks of one particle: {name}({', '.join(_SIGNATURES[name])}), theta as the prior, x one state, u "
+            "one row of the inputs or the time index t. A model that reads inputs needs `inputs=` in run and step, "
+            "and `example_input=inputs[0]` in StateSpaceModel to be inspected before."
+        ) from error
+    if returned:
+        raise TypeError(
+            f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
+            f"returned {type(returned[0]).__name__}. Return the distribution itself, not a number or a draw."
+        )
+    return value

@@ -1,0 +1,36 @@
+"""Linear-Gaussian models: an AR(1) whose coefficient is learned, and a local level whose noises are.
+
+Given theta, both have an exact Kalman filter (`epf_jax.exact.kalman`), which makes them oracles for everything else.
+"""
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from epf_jax.model import StateSpaceModel
+
+
+def ar1(*, prior_sd: float = 0.5, noise: float = 1.0, observation_noise: float = 0.5) -> StateSpaceModel:
+    r""":math:`x_t = \phi x_{t-1} + N(0, noise^2)`, :math:`y_t = x_t + N(0, observation\_noise^2)`, phi unknown."""
+    return StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, prior_sd)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, noise),
+        observation=lambda theta, x, u: dist.Normal(x, observation_noise),
+    )
+
+
+def local_level(*, level_noise: float = 0.5, observation_noise: float = 1.0, spread: float = 0.5) -> StateSpaceModel:
+    r"""A random walk seen in noise, both scales unknown and positive.
+
+    :math:`x_t = x_{t-1} + N(0, \sigma_x^2)`, :math:`y_t = x_t + N(0, \sigma_y^2)`; theta is `level_noise` and
+    `observation_noise`, log-normal about the given values with log-scale `spread`.
+    """
+    return StateSpaceModel(
+        prior={
+            "level_noise": dist.LogNormal(jnp.log(level_noise), spread),
+            "observation_noise": dist.LogNormal(jnp.log(observation_noise), spread),
+        },
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, theta["level_noise"]),
+        observation=lambda theta, x, u: dist.Normal(x, theta["observation_noise"]),
+    )

@@ -1,0 +1,188 @@
+r"""theta as the user sees it <-> one flat unconstrained vector z.
+
+A prior is a distribution, or a pytree (usually a dict) of distributions. Each leaf has a support, and numpyro's
+`biject_to(support)` maps the real line onto it: positive scales live on the log scale, correlations on the logit
+scale, real parameters stay as they are. Filters and samplers move z in R^P; models are only ever called with theta.
+
+The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Theta = Any
+"""A pytree with the prior's structure."""
+
+_PROBE_DRAWS = 4001  # prior draws behind the centre and scale of leaves whose moments are not known in closed form
+
+
+class Parameters(NamedTuple):
+    """The coordinates of theta: how to go between the user's pytree and a flat unconstrained vector.
+
+    Attributes:
+        dim: P, the number of unconstrained coordinates.
+        names: one name per coordinate, for messages and plots.
+        sample: `sample(key, num)` gives `num` draws from the prior, stacked along a leading axis.
+        to_vector: theta -> z.
+        to_theta: z -> theta.
+        log_prior: log p(z), Jacobian included.
+        log_jacobian: log |d theta / d z| at z.
+        centre: a central z of the prior: its mean on real supports, its median elsewhere.
+        scale: the prior's standard deviation (or half the 68% range) along each coordinate of z.
+        is_real: whether z is theta itself, merely flattened.
+    """
+
+    dim: int
+    names: tuple[str, ...]
+    sample: Callable[[PRNGKeyArray, int], Theta]
+    to_vector: Callable[[Theta], Float[Array, " P"]]
+    to_theta: Callable[[Float[Array, " P"]], Theta]
+    log_prior: Callable[[Float[Array, " P"]], Float[Array, ""]]
+    log_jacobian: Callable[[Float[Array, " P"]], Float[Array, ""]]
+    centre: Float[Array, " P"]
+    scale: Float[Array, " P"]
+    is_real: bool
+
+
+class _Leaf(NamedTuple):
+    """One distribution of the prior, with its place in z."""
+
+    name: str
+    prior: Any
+    transform: Any
+    shape: tuple[int, ...]  # of theta's leaf
+    unconstrained_shape: tuple[int, ...]
+    size: int
+
+
+def is_distribution(d: Any) -> bool:
+    """True for anything with numpyro's `sample(key)` and `log_prob(value)`."""
+    return callable(getattr(d, "sample", None)) and callable(getattr(d, "log_prob", None))
+
+
+def parameters(prior: Any) -> Parameters:
+    """The coordinates of theta under `prior`, a distribution or a pytree of distributions."""
+    paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
+    leaves = [_leaf(path, d) for path, d in paths]
+    offsets = [sum(leaf.size for leaf in leaves[:i]) for i in range(len(leaves) + 1)]
+    dim = offsets[-1]
+
+    def split(z):
+        return [
+            z[start : start + leaf.size].reshape(leaf.unconstrained_shape)
+            for start, leaf in zip(offsets, leaves, strict=False)
+        ]
+
+    def to_theta(z):
+        return treedef.unflatten([leaf.transform(part) for leaf, part in zip(leaves, split(z), strict=True)])
+
+    def to_vector(theta):
+        values = treedef.flatten_up_to(theta)
+        parts = [jnp.ravel(_inverse(leaf, jnp.asarray(v, float))) for leaf, v in zip(leaves, values, strict=True)]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0)
+
+    def log_jacobian(z):
+        total = jnp.zeros(())
+        for leaf, part in zip(leaves, split(z), strict=True):
+            total += jnp.sum(leaf.transform.log_abs_det_jacobian(part, leaf.transform(part)))
+        return total
+
+    def log_prior(z):
+        total = log_jacobian(z)
+        for leaf, part in zip(leaves, split(z), strict=True):
+            total += jnp.sum(leaf.prior.log_prob(leaf.transform(part)))
+        return total
+
+    def sample(key, num):
+        keys = jax.random.split(key, max(len(leaves), 1))
+        return treedef.unflatten([_draws(leaf.prior, k, num) for leaf, k in zip(leaves, keys, strict=False)])
+
+    with jax.ensure_compile_time_eval():
+        moments = [_location_and_scale(leaf) for leaf in leaves]
+    return Parameters(
+        dim=dim,
+        names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
+        sample=sample,
+        to_vector=to_vector,
+        to_theta=to_theta,
+        log_prior=log_prior,
+        log_jacobian=log_jacobian,
+        centre=jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0),
+        scale=jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0),
+        is_real=all(_is_identity(leaf.transform) for leaf in leaves),
+    )
+
+
+def _leaf(path, d) -> _Leaf:
+    name = "".join(_path_entry(entry) for entry in path).lstrip(".") or "theta"
+    if not is_distribution(d):
+        raise TypeError(
+            f"prior: expected a distribution, or a dict of distributions, but the entry {name!r} is "
+            f"{type(d).__name__}: {d!r}. Wrap it in a numpyro distribution, for example "
+            f"{{{name!r}: dist.Normal(0.0, 1.0)}}; for a known constant, use the number inside the model's functions."
+        )
+    support = getattr(d, "support", dist.constraints.real)
+    if getattr(support, "is_discrete", False):
+        raise TypeError(
+            f"prior: the parameter {name!r} is discrete ({type(d).__name__}); filters here learn continuous "
+            "parameters. Move a discrete unknown into the state, or run one filter per value and compare log_evidence."
+        )
+    draw = jax.eval_shape(d.sample, jax.random.key(0))
+    transform = dist.biject_to(support)
+    unconstrained_shape = tuple(transform.inverse_shape(draw.shape))
+    size = 1
+    for n in unconstrained_shape:
+        size *= n
+    return _Leaf(name, d, transform, tuple(draw.shape), unconstrained_shape, size)
+
+
+def _path_entry(entry) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return f".{getattr(entry, attribute)}"
+    return f".{entry}"
+
+
+def _coordinate_names(leaf: _Leaf) -> list[str]:
+    return [leaf.name] if leaf.unconstrained_shape == () else [f"{leaf.name}[{i}]" for i in range(leaf.size)]
+
+
+def _is_identity(transform) -> bool:
+    base = getattr(transform, "base_transform", transform)
+    return isinstance(base, dist.transforms.IdentityTransform)
+
+
+def _inverse(leaf: _Leaf, value):
+    if value.shape != leaf.shape:
+        raise ValueError(
+            f"theta: the parameter {leaf.name!r} should have shape {leaf.shape}, as its prior has, "
+            f"but came with shape {value.shape}."
+        )
+    return leaf.transform.inv(value)
+
+
+def _draws(d, key, num):
+    if isinstance(d, dist.Distribution):
+        return jnp.asarray(d.sample(key, (num,)), float)
+    return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
+
+
+def _location_and_scale(leaf: _Leaf):
+    """Centre and scale of one leaf along its coordinates of z."""
+    if _is_identity(leaf.transform):
+        try:
+            mean, sd = leaf.prior.mean, jnp.sqrt(leaf.prior.variance)
+        except (NotImplementedError, AttributeError):  # no closed form: the draws below serve
+            mean = sd = jnp.nan
+        finite = jnp.all(jnp.isfinite(jnp.asarray(mean, float))) & jnp.all(jnp.isfinite(jnp.asarray(sd, float)))
+        if isinstance(finite, jax.core.Tracer) or bool(finite):
+            return tuple(jnp.broadcast_to(jnp.asarray(m, float), leaf.shape).ravel() for m in (mean, sd))
+    draws = _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS)
+    z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
+    low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
+    return middle, (high - low) / 2

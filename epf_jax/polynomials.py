@@ -1,0 +1,73 @@
+"""Polynomials in several variables, by total degree: multi-indices, products, evaluation. Algebra alone.
+
+A polynomial of P variables and degree D is an array of K = C(D + P, P) coefficients, ordered by total degree and,
+within a degree, lexicographically. Index 0 is the constant.
+"""
+
+from functools import cache
+from itertools import product
+from math import comb
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+MultiIndex = tuple[int, ...]
+
+
+def num_coefficients(num_variables: int, degree: int) -> int:
+    """K = C(degree + num_variables, num_variables)."""
+    return comb(degree + num_variables, num_variables)
+
+
+@cache
+def multi_indices(num_variables: int, degree: int) -> tuple[MultiIndex, ...]:
+    """All exponents of total degree <= `degree`, by total degree, then lexicographically from the first variable."""
+    exponents = [a for a in product(range(degree + 1), repeat=num_variables) if sum(a) <= degree]
+    return tuple(sorted(exponents, key=lambda a: (sum(a), tuple(-i for i in a))))
+
+
+@cache
+def _position(num_variables: int, degree: int) -> dict[MultiIndex, int]:
+    return {a: i for i, a in enumerate(multi_indices(num_variables, degree))}
+
+
+def monomials(z: Float[Array, " P"], degree: int) -> Float[Array, " K"]:
+    """z^alpha for every multi-index, each the product of an earlier one and one variable."""
+    num_variables = z.shape[0]
+    position = _position(num_variables, degree)
+    values = [jnp.ones_like(z[0])]
+    for a in multi_indices(num_variables, degree)[1:]:
+        i = next(i for i, power in enumerate(a) if power > 0)
+        parent = tuple(power - (j == i) for j, power in enumerate(a))
+        values.append(values[position[parent]] * z[i])
+    return jnp.stack(values)
+
+
+def evaluate(coefficients: Float[Array, "K *d"], z: Float[Array, " P"], degree: int) -> Float[Array, "*d"]:
+    """The polynomial at z; Horner's rule in one variable, running products in several."""
+    if z.shape[0] > 1:
+        return jnp.tensordot(monomials(z, degree), coefficients, axes=1)
+    value = coefficients[degree]
+    for k in range(degree - 1, -1, -1):
+        value = value * z[0] + coefficients[k]
+    return value
+
+
+def multiply(
+    a: Float[Array, "K *d"], b: Float[Array, "K *d"], num_variables: int, degree: int
+) -> Float[Array, "K2 *d"]:
+    """The product of two polynomials of degree `degree`, of degree 2 `degree`; components multiply elementwise.
+
+    Written out term by term: a scatter over index tables is an order slower under `vmap` on a CPU.
+    """
+    indices = multi_indices(num_variables, degree)
+    position = _position(num_variables, 2 * degree)
+    terms: list[list[Array]] = [[] for _ in position]
+    square = a is b
+    for i, alpha in enumerate(indices):
+        for j, beta in enumerate(indices):
+            if square and j < i:
+                continue
+            k = position[tuple(p + q for p, q in zip(alpha, beta, strict=True))]
+            terms[k].append((2.0 if square and j > i else 1.0) * a[i] * b[j])
+    return jnp.stack([sum(pieces[1:], pieces[0]) for pieces in terms])

@@ -1,0 +1,167 @@
+r"""Proposals: what is drawn for x_t, and what weight it earns.
+
+A proposal draws :math:`x_t \sim q(\cdot \mid x_{t-1}, y_t, \theta)` and weighs it by
+:math:`p(x_t \mid x_{t-1}, \theta)\, p(y_t \mid x_t, \theta) / q(x_t)`. One with a look-ahead weight
+:math:`g(x_{t-1}, \theta)` has the particles resampled on g before x_t is drawn (Pitt and Shephard 1999); the weight
+after the draw is then divided by g.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import (
+    cholesky,
+    depends_on,
+    is_affine,
+    is_gaussian,
+    mask_covariance,
+    mask_missing,
+    masked_normal_log_prob,
+    moments,
+    solve_lower,
+)
+from epf_jax.model import StateSpaceModel, log_prob, observed_log_prob
+from epf_jax.parameters import Theta
+
+
+class Proposal(NamedTuple):
+    """A proposal for one particle. Every function takes the model first.
+
+    Attributes:
+        distribution: `distribution(model, theta, x_prev, y, u)`, what x_t is drawn from.
+        log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
+        look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
+    """
+
+    distribution: Callable[..., Any]
+    log_weight: Callable[..., Float[Array, ""]]
+    look_ahead: Callable[..., Float[Array, ""]] | None = None
+
+
+def bootstrap() -> Proposal:
+    """Draw from the transition, weigh by the observation (Gordon, Salmond and Smith 1993)."""
+
+    def distribution(model, theta, x_prev, y, u):
+        return model.transition(theta, x_prev, u)
+
+    def log_weight(model, theta, x_prev, x, y, u):
+        return observed_log_prob(model.observation(theta, x, u), y)
+
+    return Proposal(distribution, log_weight)
+
+
+def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
+    """Draw from the user's `q(theta, x_prev, y, u)`, a distribution for x_t; weigh by p(x_t) p(y_t) / q(x_t).
+
+    q must reach wherever the transition does. It sees y as it comes: where y may be missing, q has to cope with NaN.
+    """
+    if not callable(q):
+        raise TypeError(f"q: expected a function q(theta, x_prev, y, u) that returns a distribution, got {q!r}.")
+
+    def distribution(model, theta, x_prev, y, u):
+        return q(theta, x_prev, y, u)
+
+    def log_weight(model, theta, x_prev, x, y, u):
+        prior = log_prob(model.transition(theta, x_prev, u), x)
+        likelihood = observed_log_prob(model.observation(theta, x, u), y)
+        return prior + likelihood - log_prob(q(theta, x_prev, y, u), x)
+
+    return Proposal(distribution, log_weight)
+
+
+def fully_adapted(model: StateSpaceModel) -> Proposal:
+    r"""Resample on p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): every draw weighs the same.
+
+    For Gaussian transitions :math:`x_t \sim N(f, Q)`, f and Q any functions of x_{t-1} and theta, and linear-Gaussian
+    observations :math:`y_t \sim N(H x_t + c, R)`, both densities are Gaussian and exact:
+
+    .. math:: y_t \mid x_{t-1} \sim N(Hf + c,\; HQH^T + R), \qquad
+              x_t \mid x_{t-1}, y_t \sim N(f + K(y_t - Hf - c),\; (I - KH)Q) .
+
+    Missing components of y drop out of both. Other models are refused.
+    """
+    problem = why_not_fully_adapted(model)
+    if problem:
+        raise ValueError(
+            f"fully_adapted: {problem} It needs a Gaussian transition and an observation that is Gaussian with a mean "
+            "linear in x. Use epf.bootstrap(), or epf.guided(q) with a proposal of your own."
+        )
+    x_shape = model.shapes.x.shape
+
+    def predict(model, theta, x_prev, y, u):
+        f, L_Q = moments(model.transition(theta, x_prev, u))
+        H, c, L_R = _linear_observation(model, theta, x_prev, u)
+        y = jnp.ravel(y)
+        y_seen, H, c = mask_missing(y, H, c)
+        L_R = mask_covariance(y, L_R)
+        HL = H @ L_Q
+        L_D = cholesky(HL @ HL.T + L_R @ L_R.T)
+        return f, L_Q, L_R, HL, L_D, y_seen - H @ f - c
+
+    def look_ahead(model, theta, x_prev, y, u):
+        *_, L_D, innovation = predict(model, theta, x_prev, y, u)
+        y = jnp.ravel(y)
+        # The masked components are N(0, 1) at 0; taking them through the masked density removes their constants.
+        return masked_normal_log_prob(jnp.where(jnp.isnan(y), y, innovation), jnp.zeros_like(innovation), L_D)
+
+    def distribution(model, theta, x_prev, y, u):
+        f, L_Q, L_R, HL, L_D, innovation = predict(model, theta, x_prev, y, u)
+        half = solve_lower(L_D, HL @ L_Q.T).T  # Q H^T D^{-T/2}
+        mean = f + half @ solve_lower(L_D, innovation)
+        # (I - KH) Q in Joseph's form, (I - KH) Q (I - KH)^T + K R K^T: no cancellation when R is small.
+        left, right = L_Q - half @ solve_lower(L_D, HL), half @ solve_lower(L_D, L_R)
+        scale = cholesky(left @ left.T + right @ right.T)
+        if x_shape == ():
+            return dist.Normal(mean[0], scale[0, 0])
+        return dist.MultivariateNormal(mean, scale_tril=scale)
+
+    def log_weight(model, theta, x_prev, x, y, u):
+        return jnp.zeros(())
+
+    return Proposal(distribution, log_weight, look_ahead)
+
+
+def why_not_fully_adapted(model: StateSpaceModel) -> str:
+    """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
+    if model.shapes.problem is not None:
+        return f"the model could not be inspected: {model.shapes.problem}"
+    theta = model.parameters.to_theta(model.parameters.centre)
+    x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
+    u = model.example_input if model.example_input is not None else jnp.asarray(1)
+    kinds: list[Any] = []
+
+    def look(theta):
+        kinds.extend([model.transition(theta, x, u), model.observation(theta, x, u)])
+        return jnp.zeros(())
+
+    jax.eval_shape(look, theta)
+    for name, kind in zip(("transition", "observation"), kinds, strict=True):
+        if not is_gaussian(kind):
+            return f"the {name} is {type(kind).__name__}, not Gaussian."
+
+    def mean(x, theta):
+        return moments(model.observation(theta, x, u))[0]
+
+    def scale(x, theta):
+        return moments(model.observation(theta, x, u))[1]
+
+    if not is_affine(mean, x, theta):
+        return "the mean of the observation is not linear in x."
+    if depends_on(scale, x, theta):
+        return "the noise of the observation depends on x."
+    return ""
+
+
+def _linear_observation(model, theta, x, u):
+    """H, c and the noise scale of y = H x + c + noise; x may be any state."""
+
+    def mean(flat):
+        return moments(model.observation(theta, flat.reshape(x.shape), u))[0]
+
+    zero = jnp.zeros(x.size, x.dtype)
+    return jax.jacfwd(mean)(zero), mean(zero), moments(model.observation(theta, jnp.zeros_like(x), u))[1]

@@ -1,0 +1,132 @@
+"""Resampling schemes, and the step that applies one to a cloud of particles.
+
+A resampler is a function `(key, log_weights) -> ancestors`: N indices, particle i of the next generation being a
+copy of particle `ancestors[i]`. Every scheme here is unbiased: the expected number of copies of i is N w_i.
+`when_ess_below` wraps a scheme and also reports whether it resampled: `(ancestors, resampled)`.
+
+Multinomial, stratified and systematic resampling read the inverse of the weights' distribution function at N
+positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from epf_jax.weights import ess, uniform_log_weights
+
+Ancestors = Int[Array, " N"]
+Resampler = Callable[[PRNGKeyArray, Float[Array, " N"]], Any]
+
+
+def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
+    """Ancestors drawn independently, as in Erol et al. (2013). Sorted, by exponential spacings."""
+    n = log_weights.shape[0]
+    spacings = jnp.cumsum(jax.random.exponential(key, (n + 1,)))
+    return _inverse_cdf(log_weights, spacings[:-1] / spacings[-1])
+
+
+def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
+    """One independent position in each of N strata (Kitagawa 1996)."""
+    n = log_weights.shape[0]
+    return _inverse_cdf(log_weights, (jnp.arange(n) + 1.0 - jax.random.uniform(key, (n,))) / n)
+
+
+def systematic(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
+    """One position shared by all N strata (Carpenter, Clifford and Fearnhead 1999)."""
+    n = log_weights.shape[0]
+    return _inverse_cdf(log_weights, (jnp.arange(n) + 1.0 - jax.random.uniform(key)) / n)
+
+
+def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
+    """floor(N w_i) copies of each particle, the rest multinomial on what is left over (Liu and Chen 1998)."""
+    n = log_weights.shape[0]
+    expected = n * jax.nn.softmax(log_weights)
+    copies = jnp.floor(expected)
+    certain = jnp.repeat(jnp.arange(n), copies.astype(int), total_repeat_length=n)
+    left_over = expected - copies
+    rest = _inverse_cdf(jnp.log(left_over), 1.0 - jax.random.uniform(key, (n,)))
+    return jnp.where(jnp.arange(n) < jnp.sum(copies), certain, rest)
+
+
+class when_ess_below(NamedTuple):  # noqa: N801  used as a function: when_ess_below(0.5, systematic)
+    """Resample with `scheme` only when the effective sample size is below `fraction` of N.
+
+    Calling it gives `(ancestors, resampled)`; without resampling every particle is its own ancestor.
+    `fraction` 0 never resamples, 1 resamples at every step whose weights are not all equal.
+    """
+
+    fraction: float
+    scheme: Resampler = systematic
+
+    def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> tuple[Ancestors, Bool[Array, ""]]:
+        n = log_weights.shape[0]
+        resampled = ess(log_weights) < self.fraction * n
+        # Only the indices are computed under `cond`: a gather of the particles inside it would copy them all.
+        ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n), key, log_weights)
+        return ancestors, resampled
+
+
+class Selection(NamedTuple):
+    """Particles after a resampling step.
+
+    Attributes:
+        particles: the pytree of particles, rows gathered.
+        log_weights: uniform where resampled, as they came elsewhere.
+        ancestors: the row that each particle came from.
+        resampled: whether the scheme resampled.
+        ess: effective sample size before resampling.
+    """
+
+    particles: Any
+    log_weights: Float[Array, " N"]
+    ancestors: Ancestors
+    resampled: Bool[Array, ""]
+    ess: Float[Array, ""]
+
+
+def select(
+    key: PRNGKeyArray, resample: Resampler, log_weights: Float[Array, " N"], particles: Any, collapsed: Any = False
+) -> Selection:
+    """Resample a cloud of particles; one that `collapsed` (every weight zero) is kept as it is."""
+    n = log_weights.shape[0]
+    drawn = resample(key, log_weights)
+    ancestors, resampled = drawn if isinstance(drawn, tuple) else (drawn, True)
+    resampled = jnp.logical_and(resampled, jnp.logical_not(collapsed))
+    ancestors = jnp.where(resampled, ancestors, jnp.arange(n))
+    return Selection(
+        particles=jax.tree.map(lambda leaf: leaf[ancestors], particles),
+        log_weights=jnp.where(resampled, uniform_log_weights(n), log_weights),
+        ancestors=ancestors,
+        resampled=resampled,
+        ess=ess(log_weights),
+    )
+
+
+def check_resampler(resample: Any) -> None:
+    """Refuse what is not a resampler, before anything is traced."""
+    if not callable(resample):
+        raise TypeError(
+            f"resample: expected a function (key, log_weights) -> ancestors such as epf.systematic, or "
+            f"epf.when_ess_below(0.5, epf.systematic), got {resample!r}."
+        )
+    if isinstance(resample, when_ess_below):
+        if not 0.0 <= resample.fraction <= 1.0:
+            raise ValueError(
+                f"when_ess_below: fraction is a share of the number of particles, expected 0 to 1, "
+                f"got {resample.fraction}."
+            )
+        check_resampler(resample.scheme)
+
+
+def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"]) -> Ancestors:
+    """The first particle whose cumulative weight reaches each position in (0, 1].
+
+    Positions are scaled by the last cumulative weight, and compared from the left: rounding can then never select a
+    particle of zero weight, at either end.
+    """
+    cumulative = jnp.cumsum(jnp.exp(log_weights - jnp.max(log_weights)))
+    ancestors = jnp.searchsorted(cumulative, positions * cumulative[-1], side="left")
+    return jnp.minimum(ancestors, log_weights.shape[0] - 1)

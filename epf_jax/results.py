@@ -1,0 +1,89 @@
+"""What a run gives back: summaries of theta and x at every step, the evidence, diagnostics, the final state."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from epf_jax.filters import FilterState, StepInfo
+from epf_jax.weights import mean_and_sd, quantiles
+
+
+class Summary(NamedTuple):
+    """Weighted moments over the particles; each a pytree like the thing summarised, with time as first axis.
+
+    Attributes:
+        mean: posterior means.
+        sd: posterior standard deviations.
+        quantiles: posterior quantiles at `Results.levels`, along the last axis.
+    """
+
+    mean: Any
+    sd: Any
+    quantiles: Any
+
+
+class History(NamedTuple):
+    """Every particle at every step, kept only when asked for."""
+
+    x: Float[Array, "T N *x"]
+    theta: Any
+    log_weights: Float[Array, "T N"]
+    ancestors: Int[Array, "T N"]
+
+
+class Results(NamedTuple):
+    """A run of a filter over T observations.
+
+    Attributes:
+        theta: summary of the parameters given y_1:t, for every t.
+        x: summary of the state x_t given y_1:t, for every t.
+        log_evidence: log p(y_1:t), cumulative.
+        ess: effective sample size before resampling.
+        resampled: whether each step resampled.
+        acceptance: mean acceptance rate of theta's moves.
+        num_bad_weights: weights that were NaN or +inf, and counted as zero.
+        collapsed: steps at which every weight was zero.
+        levels: the quantile levels of the summaries.
+        final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
+        history: all particles, or None.
+    """
+
+    theta: Summary
+    x: Summary
+    log_evidence: Float[Array, " T"]
+    ess: Float[Array, " T"]
+    resampled: Bool[Array, " T"]
+    acceptance: Float[Array, " T"]
+    num_bad_weights: Int[Array, " T"]
+    collapsed: Bool[Array, " T"]
+    levels: Float[Array, " Q"]
+    final: FilterState
+    history: History | None = None
+
+
+def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
+    """Mean, sd and quantiles of every leaf of a pytree of particles."""
+    moments = jax.tree.map(lambda leaf: mean_and_sd(leaf, log_weights), particles)
+
+    def pick(i):
+        return jax.tree.map(lambda pair: pair[i], moments, is_leaf=lambda node: type(node) is tuple)
+
+    at = jnp.asarray(levels, log_weights.dtype)
+    return Summary(pick(0), pick(1), jax.tree.map(lambda leaf: quantiles(leaf, log_weights, at), particles))
+
+
+def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
+    """One step's row of `Results`."""
+    return {
+        "theta": summarise(state.theta, state.log_weights, levels),
+        "x": summarise(state.x, state.log_weights, levels),
+        "log_evidence": state.log_evidence,
+        "ess": info.ess,
+        "resampled": info.resampled,
+        "acceptance": info.acceptance,
+        "num_bad_weights": info.num_bad_weights,
+        "collapsed": info.collapsed,
+        "history": History(state.x, state.theta, state.log_weights, info.ancestors) if history else None,
+    }

@@ -1,0 +1,251 @@
+"""Running a filter over a series: one jitted `lax.scan`, the same numbers as `filter.step` one at a time.
+
+`run(key, filter, y)` is exactly
+
+    key_init, key_steps = jax.random.split(key)
+    state = filter.init(key_init)
+    for t in 1..T:
+        state, info = filter.step(jax.random.fold_in(key_steps, t), state, y[t - 1])
+
+so a series may be cut anywhere, continued from `results.final` with the same key, or fed one observation at a time.
+"""
+
+import warnings
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from epf_jax.filters import Filter, FilterState
+from epf_jax.model import can_be_partly_missing, check_model, input_rows
+from epf_jax.results import Results, record
+
+DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_PROGRESS_CHUNKS = 50
+
+
+def run(
+    key: PRNGKeyArray,
+    filter_: Filter,
+    y: Float[Array, "T *y"],
+    *,
+    inputs: Any = None,
+    state: FilterState | None = None,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
+    history: bool = False,
+    progress: bool = False,
+) -> Results:
+    """Filter a series of observations.
+
+    Args:
+        key: a JAX random key.
+        filter_: the filter.
+        y: observations, time along the first axis. NaN is a missing value, per component.
+        inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
+        state: where to go on from, usually `results.final` of an earlier run; the prior by default. With the same key,
+            two runs over two halves of a series equal one over the whole.
+        levels: quantile levels of the summaries; an empty tuple skips their computation.
+        history: whether to keep every particle at every step (12 bytes and more per particle-step).
+        progress: whether to show a progress bar; the series is then scanned in pieces, with the same result.
+    """
+    _check_filter(filter_)
+    y = check_series(y, filter_, ndim_batch=0)
+    num_steps = y.shape[0]
+    first = 1 if state is None else state.t + 1
+    inputs = input_rows(inputs, num_steps, first)
+    check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
+    levels = _check_levels(levels)
+    key_init, key_steps = jax.random.split(_check_key(key))
+    state = filter_.init(key_init) if state is None else state
+    if progress:
+        results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history)
+    else:
+        results = _scan(filter_, levels, history, key_steps, state, y, inputs)
+    _warn_of_collapse(results)
+    return results
+
+
+def replicate(
+    keys: PRNGKeyArray,
+    filter_: Filter,
+    y: Float[Array, "..."],
+    *,
+    inputs: Any = None,
+    inputs_per_series: bool = False,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
+    history: bool = False,
+) -> Results:
+    """Run a filter B times in one compiled program: over B keys, and over B series if y has a batch axis.
+
+    Args:
+        keys: B random keys, `jax.random.split(key, B)`.
+        filter_: the filter.
+        y: one series for all keys, or B series along the first axis, one per key.
+        inputs: shared by all runs, or with a leading axis of B if `inputs_per_series`.
+        inputs_per_series: whether inputs have a leading axis of length B.
+        levels: quantile levels of the summaries.
+        history: whether to keep every particle at every step.
+
+    Returns:
+        `Results` with a leading axis of length B on every array but `levels`.
+    """
+    _check_filter(filter_)
+    keys = _check_key(keys, ndim=1)
+    per_series = jnp.ndim(y) == 2 + len(_y_shape(filter_)) if _y_shape(filter_) is not None else jnp.ndim(y) > 1
+    y = check_series(y, filter_, ndim_batch=1 if per_series else 0)
+    if per_series and y.shape[0] != keys.shape[0]:
+        raise ValueError(
+            f"y: {y.shape[0]} series came with {keys.shape[0]} keys; give one key per series: "
+            f"jax.random.split(key, {y.shape[0]})."
+        )
+    num_steps = y.shape[1] if per_series else y.shape[0]
+    if inputs_per_series:
+        rows = jax.tree.map(jnp.asarray, inputs)
+        jax.tree.map(lambda a: input_rows(a[0], num_steps), rows)
+    else:
+        rows = input_rows(inputs, num_steps)
+    check_model(filter_.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
+    levels = _check_levels(levels)
+
+    def one(key, y, rows):
+        key_init, key_steps = jax.random.split(key)
+        return _scan(filter_, levels, history, key_steps, filter_.init(key_init), y, rows)._replace(levels=None)
+
+    axes = (0, 0 if per_series else None, 0 if inputs_per_series else None)
+    results = jax.vmap(one, in_axes=axes)(keys, y, rows)
+    results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
+    _warn_of_collapse(results)
+    return results
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _scan(filter_, levels, history, key_steps, state, y, inputs):
+    def body(state, row):
+        y, u = row
+        state, info = filter_.step(jax.random.fold_in(key_steps, state.t + 1), state, y, u)
+        # The barrier keeps XLA from fusing the summaries into the step: `step` alone gives the same bits.
+        state, info = jax.lax.optimization_barrier((state, info))
+        return state, record(state, info, levels, history)
+
+    final, rows = jax.lax.scan(body, state, (y, inputs))
+    return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
+
+
+def _in_pieces(filter_, key_steps, state, y, inputs, levels, history):
+    """The same scan in equal pieces, a progress bar between them."""
+    num_steps = y.shape[0]
+    size = -(-num_steps // _PROGRESS_CHUNKS)
+    pieces = []
+    with tqdm(total=num_steps, unit="obs", desc="filtering") as bar:
+        for start in range(0, num_steps, size):
+            part = slice(start, start + size)
+            rows = jax.tree.map(lambda a, part=part: a[part], inputs)
+            piece = _scan(filter_, levels, history, key_steps, state, y[part], rows)
+            state = jax.block_until_ready(piece.final)
+            pieces.append(piece._replace(final=None, levels=None))
+            bar.update(len(y[part]))
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
+    return joined._replace(final=state, levels=jnp.asarray(levels, joined.ess.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+
+def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
+    """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
+    try:
+        y = jnp.asarray(y)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"y: expected an array of numbers, got {type(y).__name__}: {error}.") from error
+    if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
+        raise TypeError(f"y: expected real numbers, got dtype {y.dtype}.")
+    expected = _y_shape(filter_)
+    lead = ("B", "T")[1 - ndim_batch :]
+    if y.ndim < len(lead) or (expected is not None and y.shape[len(lead) :] != expected):
+        shape = ", ".join([*lead, *map(str, expected or ("...",))])
+        raise ValueError(
+            f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
+            f"got shape {y.shape}."
+        )
+    if 0 in y.shape[: len(lead)]:
+        raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
+    if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
+        _check_values(np.asarray(y), filter_)
+    return y
+
+
+def _check_values(y: np.ndarray, filter_: Filter) -> None:
+    infinite = np.argwhere(np.isinf(y))
+    if len(infinite):
+        raise ValueError(
+            f"y: {len(infinite)} infinite value{'s' if len(infinite) > 1 else ''}, the first at index "
+            f"{tuple(map(int, infinite[0]))}. No density allows them; write NaN for a missing value."
+        )
+    missing = np.isnan(y)
+    model, expected = filter_.model, filter_.model.shapes.y
+    if expected is None or expected.shape == () or not missing.any():
+        return
+    axes = tuple(range(y.ndim - len(expected.shape), y.ndim))
+    partly = missing.any(axis=axes) & ~missing.all(axis=axes)
+    if not partly.any():
+        return
+    theta = model.parameters.to_theta(model.parameters.centre)
+    u = model.example_input if model.example_input is not None else jnp.asarray(1)
+    d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), u)
+    if not can_be_partly_missing(d, expected):
+        raise ValueError(
+            f"y: some components are missing while others are seen (first at index {tuple(map(int, np.argwhere(partly)[0]))}), "
+            f"and a {type(d).__name__} observation cannot be marginalised. Use independent components "
+            "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
+        )
+
+
+def _y_shape(filter_: Filter) -> tuple[int, ...] | None:
+    y = filter_.model.shapes.y
+    return None if y is None else y.shape
+
+
+def _check_filter(filter_: Any) -> None:
+    if not isinstance(filter_, Filter):
+        raise TypeError(
+            f"filter_: expected a filter such as epf.extended_parameter_filter(model, num_particles=1000), got "
+            f"{type(filter_).__name__}. The arguments are (key, filter, y)."
+        )
+
+
+def _check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if typed and key.ndim == ndim:
+        return key
+    raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1
+    if raw:  # an old-style key, as jax.random.PRNGKey makes it
+        return jax.random.wrap_key_data(key)
+    wanted = "a key, jax.random.key(0)" if ndim == 0 else "B keys, jax.random.split(jax.random.key(0), B)"
+    got = f"an array of shape {key.shape} and dtype {key.dtype}" if isinstance(key, jax.Array) else repr(key)
+    raise TypeError(f"{'keys' if ndim else 'key'}: expected {wanted}, got {got}.")
+
+
+def _check_levels(levels: Any) -> tuple[float, ...]:
+    levels = tuple(float(level) for level in levels)
+    if not all(0.0 < level < 1.0 for level in levels):
+        raise ValueError(f"levels: expected quantile levels strictly between 0 and 1, got {levels}.")
+    return levels
+
+
+def _warn_of_collapse(results: Results) -> None:
+    collapsed = results.collapsed
+    if isinstance(collapsed, jax.core.Tracer) or not bool(jnp.any(collapsed)):
+        return
+    steps = np.argwhere(np.asarray(collapsed))
+    warnings.warn(
+        f"Every particle had zero weight at {len(steps)} step{'s' if len(steps) > 1 else ''} (first at t = "
+        f"{int(steps[0][-1]) + 1}); the particles were kept, and log_evidence is -inf from there on. Likely causes: an "
+        "observation that the model all but rules out (an outlier, wrong units), an observation noise too small for "
+        "num_particles (try epf.fully_adapted or epf.guided), or a density that returns NaN.",
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,31 @@
+"""The sampler noun: a Markov kernel on theta in unconstrained coordinates."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float
+
+from epf_jax.weights import Population
+
+LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
+
+
+class SampleInfo(NamedTuple):
+    """What a draw of theta reports: the share of proposed moves that was accepted."""
+
+    acceptance: Float[Array, ""]
+
+
+class Sampler(NamedTuple):
+    """A kernel that leaves exp(log_density) invariant.
+
+    Attributes:
+        step: `step(key, theta, log_density, population) -> theta, info`; theta is one particle's flat unconstrained
+            vector, `population` the location and scale of all particles, to which steps and windows are tuned.
+        max_dim: the most parameters that it can handle, or None.
+        name: for messages.
+    """
+
+    step: Callable[[Any, Float[Array, " P"], LogDensity, Population], tuple[Float[Array, " P"], SampleInfo]]
+    name: str
+    max_dim: int | None = None

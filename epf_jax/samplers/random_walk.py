@@ -1,0 +1,54 @@
+r"""Random-walk Metropolis-Hastings.
+
+Propose :math:`z' = z + h L \epsilon`, accept with probability :math:`\min(1, p(z')/p(z))`. Erol et al. (2013) take one
+such step per observation, started from the particle's previous theta, with no burn-in. L is the Cholesky factor of the
+particle population's own covariance (Chopin 2002), or the identity for a fixed step.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.samplers.base import SampleInfo, Sampler
+
+
+def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_steps: int = 1) -> Sampler:
+    r"""A random-walk Metropolis-Hastings sampler.
+
+    Args:
+        step_size: a fixed standard deviation for every (or for each) unconstrained coordinate; by default steps are
+            scaled by the particle population's covariance, with the factor :math:`2.38/\sqrt{P}` of Roberts,
+            Gelman and Gilks (1997).
+        num_steps: Metropolis-Hastings steps per observation; the paper takes one.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps: expected at least one Metropolis-Hastings step, got {num_steps}.")
+    if step_size is not None and not jnp.all(jnp.asarray(step_size) > 0):
+        raise ValueError(f"step_size: expected positive standard deviations, got {step_size}.")
+
+    def step(key, theta, log_density, population):
+        dim = theta.shape[0]
+        if step_size is None:
+            scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))
+        else:
+            scale_tril = jnp.diag(jnp.broadcast_to(jnp.asarray(step_size, theta.dtype), (dim,)))
+        key_move, key_accept = jax.random.split(key)
+        moves = jax.random.normal(key_move, (num_steps, dim), theta.dtype) @ scale_tril.T
+        log_uniforms = -jax.random.exponential(key_accept, (num_steps,), theta.dtype)
+
+        def metropolis(carry, draws):
+            z, log_p = carry
+            move, log_uniform = draws
+            z_new = z + move
+            log_p_new = log_density(z_new)
+            # A NaN compares as False: a density that cannot be evaluated is never moved to. A particle that stands
+            # where its density is NaN or zero leaves for any place with positive density.
+            stuck = ~(log_p > -jnp.inf)
+            accept = (log_uniform < log_p_new - log_p) | (stuck & (log_p_new > -jnp.inf))
+            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), accept
+
+        start = (theta, log_density(theta))
+        (theta, _), accepted = jax.lax.scan(metropolis, start, (moves, log_uniforms), unroll=min(num_steps, 4))
+        return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype))
+
+    return Sampler(step, "random_walk")

@@ -1,0 +1,21 @@
+"""Statistics: what a particle keeps of its path, and how theta's density is read back from it."""
+
+from epf_jax.statistics.base import Statistic, from_log_target, with_sampler
+from epf_jax.statistics.chebyshev import chebyshev
+from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
+from epf_jax.statistics.frozen import frozen
+from epf_jax.statistics.separable import separable
+from epf_jax.statistics.taylor import taylor, taylor_log_density
+
+__all__ = [
+    "Statistic",
+    "chebyshev",
+    "conjugate",
+    "from_log_target",
+    "frozen",
+    "separable",
+    "taylor",
+    "taylor_log_density",
+    "why_not_conjugate",
+    "with_sampler",
+]

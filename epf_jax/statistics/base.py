@@ -1,0 +1,97 @@
+r"""The `Statistic` noun: a fixed-size summary of one particle's path from which theta is redrawn.
+
+.. math:: \log p(\theta \mid x_{0:t}, y_{1:t}) \approx \log p(\theta) + \langle\psi(\theta), S_t\rangle,
+          \qquad S_t = S_{t-1} + \phi(x_{t-1}, x_t, y_t)
+
+The path's likelihood is counted relative to a reference theta (the prior's centre, or the Taylor centre), so that
+every statistic's `log_density` means the same number, and running sums stay small in float32.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+import jax.numpy as jnp
+
+from epf_jax.model import StateSpaceModel
+from epf_jax.samplers import Sampler, random_walk
+from epf_jax.weights import Population
+
+
+class Statistic(NamedTuple):
+    """A statistic of one particle.
+
+    Attributes:
+        init: `init(x_0=None) -> S`. x_0 counts where its distribution depends on theta.
+        update: `update(key, S, theta, x_prev, x, y, u) -> S`. key and theta serve data augmentation; most ignore them.
+        log_density: `log_density(S, theta)`, the log of p(theta) p(path | theta) / p(path | reference theta).
+        sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step.
+        log_target: `log_target(S, z)`, the same density over unconstrained coordinates z, Jacobian included: what
+            samplers see.
+    """
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+    log_density: Callable[[Any, Any], Any]
+    sample: Callable[..., Any]
+    log_target: Callable[[Any, Any], Any]
+
+
+def from_log_target(
+    model: StateSpaceModel,
+    init: Callable,
+    update: Callable,
+    log_target: Callable,
+    sampler: Sampler | None = None,
+) -> Statistic:
+    """A `Statistic` from its recursion and its density over unconstrained coordinates, drawn from by `sampler`."""
+    coordinates = model.parameters
+
+    def log_density(S, theta):
+        z = coordinates.to_vector(theta)
+        return log_target(S, z) - coordinates.log_jacobian(z)
+
+    statistic = Statistic(init, update, log_density, _no_sampler, log_target)
+    return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
+
+
+def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler) -> Statistic:
+    """The same statistic, its theta drawn by `sampler`."""
+    coordinates = model.parameters
+    if not isinstance(sampler, Sampler):
+        raise TypeError(
+            f"sampler: expected epf.random_walk(), epf.slice_sampler() or epf.grid_sampler(), got {sampler!r}."
+            + (" Call it: samplers are built by their functions." if callable(sampler) else "")
+        )
+    if sampler.max_dim is not None and coordinates.dim > sampler.max_dim:
+        raise ValueError(
+            f"sampler: {sampler.name} handles {sampler.max_dim} parameter, but the prior has {coordinates.dim} "
+            f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
+        )
+
+    def sample(key, S, theta, population=None):
+        if population is None:
+            population = Population(coordinates.centre, jnp.diag(coordinates.scale))
+        z = coordinates.to_vector(theta)
+        z, info = sampler.step(key, z, lambda z: statistic.log_target(S, z), population)
+        return coordinates.to_theta(z), info
+
+    return statistic._replace(sample=sample)
+
+
+def check_model_learns(model: StateSpaceModel, who: str) -> None:
+    """Refuse a model with nothing to learn."""
+    if model.parameters.dim == 0:
+        raise ValueError(f"{who}: the model's prior is empty, so there is no theta to learn.")
+
+
+def check_positive_int(name: str, value: Any) -> None:
+    """Refuse anything but a positive whole number, by name."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: expected a positive whole number, got {value!r}.")
+
+
+def _no_sampler(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("replaced by with_sampler")
+
+

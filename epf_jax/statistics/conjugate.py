@@ -1,0 +1,123 @@
+r"""Storvik's Gaussian system process: the Kalman filter in parameter space (Storvik 2002; Erol et al. 2013, eq. 2).
+
+For :math:`v_t = F_t^T \theta + b_t + \epsilon_t`, :math:`\epsilon_t \sim N(0, Q_t)`, and a Gaussian prior,
+:math:`\theta \mid x_{0:t} \sim N(m_t, C_t)` with
+
+.. math::
+    D_t &= F_t^T C_{t-1} F_t + Q_t \\
+    C_t &= C_{t-1} - C_{t-1} F_t D_t^{-1} F_t^T C_{t-1} \\
+    m_t &= m_{t-1} + C_{t-1} F_t D_t^{-1} (v_t - b_t - F_t^T m_{t-1})
+
+:math:`v_t` is the state x_t, the observation y_t, or both in turn, wherever theta enters linearly. F and b are read
+off the model (its mean is affine in theta); nothing is written by hand.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import cholesky, is_gaussian, moments, solve_lower
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import is_distribution
+from epf_jax.samplers import SampleInfo
+from epf_jax.statistics.base import Statistic, check_model_learns
+from epf_jax.terms import GaussianTerm, Terms, gaussian_term, is_linear, path_terms, require_inspectable, whiten
+
+
+class GaussianStatistic(NamedTuple):
+    """theta | path ~ N(m, C)."""
+
+    m: Float[Array, " P"]
+    C: Float[Array, "P P"]
+
+
+def conjugate(model: StateSpaceModel) -> Statistic:
+    """The exact statistic (m_t, C_t) of a model that is linear in theta with known Gaussian noise.
+
+    theta may enter the transition, the observation (missing components are skipped exactly) or the initial state; x
+    may enter in any way. The draw is exact, independent of the previous theta.
+    """
+    problem = why_not_conjugate(model)
+    if problem:
+        raise ValueError(f"conjugate: {problem} Use epf.chebyshev(model) or epf.taylor(model, order=...).")
+    coordinates, terms = model.parameters, path_terms(model)
+    reference = coordinates.centre
+    initial, steps = _gaussians(terms.initial, model, terms), _gaussians(terms.steps, model, terms)
+    m_0, C_0 = _prior_moments(model)
+
+    def absorb(S, gaussian: GaussianTerm, x_prev, x, y, u):
+        # F here is the paper's F_t^T: one row per component of the value.
+        F = jax.jacfwd(gaussian.mean)(reference, x_prev, x, u)
+        b = gaussian.mean(reference, x_prev, x, u) - F @ reference
+        value, F, b, scale = whiten(gaussian, gaussian.term.value(x, y), _scale(gaussian, x_prev, x, u), F, b)
+        CF = S.C @ F.T
+        D = cholesky(F @ CF + scale @ scale.T)
+        half = solve_lower(D, CF.T)
+        m = S.m + half.T @ solve_lower(D, value - b - F @ S.m)
+        return GaussianStatistic(m, S.C - half.T @ half)
+
+    def _scale(gaussian, x_prev, x, u):
+        return gaussian.scale_tril(reference, x_prev, x, u)
+
+    def init(x_0=None):
+        S = GaussianStatistic(m_0, C_0)
+        for gaussian in initial if x_0 is not None else ():
+            S = absorb(S, gaussian, x_0, x_0, None, None)
+        return S
+
+    def update(key, S, theta, x_prev, x, y, u):
+        for gaussian in steps:
+            S = absorb(S, gaussian, x_prev, x, y, u)
+        return S
+
+    def log_target(S, z):
+        L = cholesky(S.C)
+
+        def exponent(z):
+            return -0.5 * jnp.sum(solve_lower(L, z - S.m) ** 2)
+
+        return coordinates.log_prior(reference) + exponent(z) - exponent(reference)
+
+    def log_density(S, theta):
+        return log_target(S, coordinates.to_vector(theta))  # z is theta itself: the Jacobian is one
+
+    def sample(key, S, theta, population=None):
+        noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)
+        return coordinates.to_theta(S.m + cholesky(S.C) @ noise), SampleInfo(jnp.ones((), S.m.dtype))
+
+    return Statistic(init, update, log_density, sample, log_target)
+
+
+def why_not_conjugate(model: StateSpaceModel) -> str:
+    """What keeps `model` from Storvik's recursion, in a sentence; empty when nothing does."""
+    check_model_learns(model, "conjugate")
+    require_inspectable(model, "conjugate")
+    for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
+        if not is_gaussian(leaf):
+            return f"the prior must be Gaussian, but holds a {type(leaf).__name__}."
+    terms = path_terms(model)
+    for term in (*terms.initial, *terms.steps):
+        gaussian = gaussian_term(term, model.parameters.centre, terms.example)
+        if gaussian is None:
+            return f"theta enters the {term.name}, which is not Gaussian."
+        if not gaussian.known_noise:
+            return f"the noise of the {term.name} depends on theta."
+        if not is_linear(gaussian, model.parameters.centre, terms.example):
+            return f"the mean of the {term.name} is not linear in theta."
+    return ""
+
+
+def _gaussians(group, model: StateSpaceModel, terms: Terms) -> list[GaussianTerm]:
+    found = [gaussian_term(term, model.parameters.centre, terms.example) for term in group]
+    return [gaussian for gaussian in found if gaussian is not None]
+
+
+def _prior_moments(model: StateSpaceModel) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
+    leaves: list[dist.Distribution] = jax.tree.leaves(model.prior, is_leaf=is_distribution)
+    pairs = [moments(leaf) for leaf in leaves]
+    mean = jnp.concatenate([jnp.asarray(m, float) for m, _ in pairs])
+    scale = jax.scipy.linalg.block_diag(*(jnp.asarray(s, float) for _, s in pairs))
+    return mean, scale @ scale.T

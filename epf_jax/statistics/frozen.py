@@ -1,0 +1,27 @@
+"""No statistic: theta is drawn from the prior once and never again. SIR on the augmented state (x, theta)."""
+
+import jax.numpy as jnp
+
+from epf_jax.model import StateSpaceModel
+from epf_jax.samplers import SampleInfo
+from epf_jax.statistics.base import Statistic
+
+
+def frozen(model: StateSpaceModel) -> Statistic:
+    """The empty statistic. Its theta moves only by resampling, and degenerates: the baseline of the field."""
+    coordinates = model.parameters
+
+    def init(x_0=None):
+        return ()
+
+    def update(key, S, theta, x_prev, x, y, u):
+        return S
+
+    def log_density(S, theta):
+        z = coordinates.to_vector(theta)
+        return coordinates.log_prior(z) - coordinates.log_jacobian(z)
+
+    def sample(key, S, theta, population=None):
+        return theta, SampleInfo(jnp.zeros(()))
+
+    return Statistic(init, update, log_density, sample, lambda S, z: coordinates.log_prior(z))

@@ -1,0 +1,139 @@
+r"""Exact statistics of separable systems (Erol et al. 2013, Theorem 1).
+
+For :math:`f_\theta(x) = l(x)^T h(\theta)` and Gaussian noise of covariance Q,
+
+.. math:: \log p(\theta \mid x_{0:t}) = \log p(\theta) + S_1^T h(\theta) - \tfrac12 h(\theta)^T S_2\, h(\theta) + c,
+          \quad S_1 = \sum_t l(x_{t-1}) Q^{-1} x_t, \quad S_2 = \sum_t l(x_{t-1}) Q^{-1} l(x_{t-1})^T .
+
+h may be any function of theta; only l's values enter the sums, so the statistic has m + m^2 numbers for ever.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import solve_lower
+from epf_jax.model import StateSpaceModel
+from epf_jax.samplers import Sampler
+from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
+from epf_jax.terms import GaussianTerm, gaussian_term, path_terms, require_inspectable, whiten
+
+
+class SeparableStatistic(NamedTuple):
+    """The sums S_1 and S_2 of one term."""
+
+    S_1: Float[Array, " m"]
+    S_2: Float[Array, "m m"]
+
+
+def separable(
+    model: StateSpaceModel,
+    features: Callable[[Array, Any], Array] | None = None,
+    coefficients: Callable[[Any], Array] | None = None,
+    *,
+    observation_features: Callable[[Array, Any], Array] | None = None,
+    observation_coefficients: Callable[[Any], Array] | None = None,
+    sampler: Sampler | None = None,
+) -> Statistic:
+    """The exact statistic of a system whose mean is features(x)^T coefficients(theta), with known Gaussian noise.
+
+    Args:
+        model: the model; its transition must have exactly this mean, which is checked at a few points.
+        features: `l(x_prev, u)`, of shape (m,) for a scalar state and (m, d) for a vector one.
+        coefficients: `h(theta)`, of shape (m,).
+        observation_features: the same for the mean of y, `l(x, u)`, where theta enters the observation.
+        observation_coefficients: `h(theta)` of the observation.
+        sampler: how theta is drawn; `random_walk()` by default.
+    """
+    check_model_learns(model, "separable")
+    require_inspectable(model, "separable")
+    coordinates, terms = model.parameters, path_terms(model)
+    if terms.initial:
+        raise ValueError(
+            "separable: the distribution of x_0 depends on theta, which these sums do not record. "
+            "Use epf.chebyshev(model)."
+        )
+    given = {
+        "transition": (features, coefficients),
+        "observation": (observation_features, observation_coefficients),
+    }
+    parts = [_part(term, *given[term.name], model, terms.example) for term in terms.steps]
+
+    def init(x_0=None):
+        return tuple(SeparableStatistic(jnp.zeros(m), jnp.zeros((m, m))) for *_, m in parts)
+
+    def update(key, S, theta, x_prev, x, y, u):
+        return tuple(absorb(s, part, x_prev, x, y, u) for s, part in zip(S, parts, strict=True))
+
+    def absorb(s, part, x_prev, x, y, u):
+        gaussian, l, _, m = part
+        scale = gaussian.scale_tril(coordinates.centre, x_prev, x, u)
+        rows = jnp.reshape(l(_given(gaussian, x_prev, x), u), (m, -1)).T
+        value, rows, scale = whiten(gaussian, gaussian.term.value(x, y), scale, rows)
+        white = solve_lower(scale, rows)
+        return SeparableStatistic(s.S_1 + white.T @ solve_lower(scale, value), s.S_2 + white.T @ white)
+
+    def log_likelihood(S, theta):
+        total = jnp.zeros(())
+        for s, (_, _, h, _) in zip(S, parts, strict=True):
+            total += s.S_1 @ h(theta) - 0.5 * h(theta) @ s.S_2 @ h(theta)
+        return total
+
+    reference = coordinates.to_theta(coordinates.centre)
+
+    def log_target(S, z):
+        return coordinates.log_prior(z) + log_likelihood(S, coordinates.to_theta(z)) - log_likelihood(S, reference)
+
+    return from_log_target(model, init, update, log_target, sampler)
+
+
+def _given(gaussian: GaussianTerm, x_prev, x):
+    return x_prev if gaussian.term.name == "transition" else x
+
+
+def _part(term, features, coefficients, model, example):
+    """The term with its l, h and m, after checking that they are the model's own."""
+    prefix = "observation_" if term.name == "observation" else ""
+    if features is None or coefficients is None:
+        raise ValueError(
+            f"separable: theta enters the {term.name}, so {prefix}features and {prefix}coefficients are needed: its "
+            "mean as features(x)^T coefficients(theta)."
+        )
+    gaussian = gaussian_term(term, model.parameters.centre, example)
+    if gaussian is None or not gaussian.known_noise:
+        what = "is not Gaussian" if gaussian is None else "has noise that depends on theta"
+        raise ValueError(f"separable: the {term.name} {what}. Use epf.chebyshev(model) or epf.taylor(model, order=...).")
+    x_prev, x, _, u = example
+    theta = model.parameters.to_theta(model.parameters.centre)
+    h = jax.eval_shape(coefficients, theta).shape
+    l = jax.eval_shape(features, x, u).shape
+    if len(h) != 1 or l not in {(h[0],), (h[0], gaussian.dim)} or (len(l) == 1 and gaussian.dim != 1):
+        raise ValueError(
+            f"{prefix}features: expected shape (m, {gaussian.dim}){' or (m,)' if gaussian.dim == 1 else ''} for m = "
+            f"{h} coefficients of shape (m,), got features of shape {l}."
+        )
+    _check_same_mean(gaussian, features, coefficients, model, example, prefix)
+    return gaussian, features, coefficients, h[0]
+
+
+def _check_same_mean(gaussian, features, coefficients, model, example, prefix):
+    x_prev, x, _, u = example
+    key_theta, key_x = jax.random.split(jax.random.key(0))
+    thetas = model.parameters.sample(key_theta, 5)
+    states = jax.random.normal(key_x, (5, *x.shape))
+
+    def both(theta, state):
+        z = model.parameters.to_vector(theta)
+        product = jnp.reshape(features(state, u), (-1, gaussian.dim)).T @ coefficients(theta)
+        return gaussian.mean(z, state, state, u), product
+
+    mean, product = jax.vmap(both)(thetas, states)
+    if isinstance(mean, jax.core.Tracer) or bool(jnp.allclose(mean, product, rtol=1e-4, atol=1e-5)):
+        return
+    raise ValueError(
+        f"{prefix}features, {prefix}coefficients: features(x)^T coefficients(theta) is not the mean of the model's "
+        f"{gaussian.term.name}. At a state drawn at random they give {product[0]}, the model {mean[0]}."
+    )

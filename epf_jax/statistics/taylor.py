@@ -1,0 +1,212 @@
+r"""Taylor statistics: the extended parameter filter of Erol et al. (2013), Theorem 3.
+
+Expanding the transition function in theta about a centre c, :math:`f_\theta(x) \approx \sum_{|i| \le M} H^i(x)
+(\theta - c)^i`, and squaring the residual, the log-density of a path becomes a polynomial of degree 2M in theta whose
+coefficients are sums over time: an exponential family with a fixed-size statistic,
+
+.. math:: \log\hat p(\theta \mid x_{0:t}) = \log p(\theta) - \tfrac12 \sum_t \Big\| L^{-1}\big(x_t -
+          \sum_i H^i(x_{t-1}) (\theta - c)^i\big) \Big\|^2, \qquad Q = L L^T .
+
+The theorem's equation has this sign; the proof in the paper's appendix has it flipped. Expansion is in unconstrained
+coordinates, equal to theta wherever its prior lives on the real line.
+
+Departures: vector states, several parameters and observation parameters are treated alike. A noise scale that depends
+on theta is not expanded: the polynomial of squared residuals is kept apart and divided by the scale when the density
+is read. A model that is not Gaussian gets its log-density expanded instead (`taylor_log_density`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.derivatives import taylor_expansion
+from epf_jax.gaussian import depends_on, solve_lower
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import Theta
+from epf_jax.polynomials import evaluate, multiply, num_coefficients
+from epf_jax.samplers import Sampler
+from epf_jax.statistics.base import Statistic, check_model_learns, check_positive_int, from_log_target
+from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require_inspectable, whiten
+
+
+class _Piece(NamedTuple):
+    """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz = z - centre.
+
+    The shares are relative to dz = 0, where they vanish.
+    """
+
+    zero: Any
+    phi: Callable[[Array, Array, Array, Any], Any]
+    log_likelihood: Callable[[Any, Float[Array, " P"]], Float[Array, ""]]
+
+
+def taylor(
+    model: StateSpaceModel, order: int = 7, *, centre: Theta | None = None, sampler: Sampler | None = None
+) -> Statistic:
+    """The Taylor statistic of the transition function (and of the observation's mean, where theta enters it).
+
+    Gaussian terms, with any noise covariance that does not depend on both theta and the state, give the log-polynomial
+    of degree 2 `order`, which is bounded above and hence always a proper density. Terms of other families have their
+    log-density expanded to degree `order`, as `taylor_log_density` does.
+
+    Args:
+        model: the model.
+        order: M, the order of the expansion.
+        centre: the theta to expand about, with the prior's structure; the prior's centre by default.
+        sampler: how theta is drawn; one step of `random_walk()` by default, as in the paper.
+    """
+    return _taylor(model, order, centre, sampler, radius=None, gaussian=True)
+
+
+def taylor_log_density(
+    model: StateSpaceModel,
+    order: int = 6,
+    *,
+    centre: Theta | None = None,
+    radius: float = 6.0,
+    sampler: Sampler | None = None,
+) -> Statistic:
+    """The Taylor statistic of the log-density itself: a log-polynomial of degree `order` for any model.
+
+    Such a polynomial may turn upwards away from its centre, where no prior could hold it; it is therefore confined to
+    `radius` prior standard deviations about the centre.
+
+    Args:
+        model: the model.
+        order: M, the order of the expansion.
+        centre: the theta to expand about, with the prior's structure; the prior's centre by default.
+        radius: half-width of the box that theta is confined to, in prior standard deviations of each coordinate.
+        sampler: how theta is drawn; one step of `random_walk()` by default.
+    """
+    if not radius > 0:
+        raise ValueError(f"radius: expected a positive number of prior standard deviations, got {radius}.")
+    return _taylor(model, order, centre, sampler, radius=radius, gaussian=False)
+
+
+def _taylor(model, order, centre, sampler, *, radius, gaussian):
+    check_positive_int("order", order)
+    check_model_learns(model, "taylor")
+    require_inspectable(model, "taylor")
+    coordinates, terms = model.parameters, path_terms(model)
+    c = coordinates.centre if centre is None else coordinates.to_vector(centre)
+
+    def piece(term: Term) -> _Piece:
+        found = gaussian_term(term, c, terms.example) if gaussian else None
+        if found is not None and found.known_noise:
+            return _squared_residuals(found, c, order, terms.example)
+        if found is not None and _noise_depends_on_theta_alone(found, c, terms.example):
+            return _scaled_residuals(found, c, order, terms.example)
+        return _log_density(term, c, order, terms.example)
+
+    initial, steps = [piece(term) for term in terms.initial], [piece(term) for term in terms.steps]
+    confined = radius is not None
+    reach = jnp.inf if radius is None else radius * coordinates.scale
+
+    def init(x_0=None):
+        started = [p.zero if x_0 is None else p.phi(x_0, x_0, None, None) for p in initial]
+        return (tuple(started), tuple(p.zero for p in steps))
+
+    def update(key, S, theta, x_prev, x, y, u):
+        started, sums = S
+        return started, tuple(_add(s, p.phi(x_prev, x, y, u)) for s, p in zip(sums, steps, strict=True))
+
+    def log_target(S, z):
+        started, sums = S
+        dz = z - c
+        total = coordinates.log_prior(z)
+        for s, p in zip((*started, *sums), (*initial, *steps), strict=True):
+            total += p.log_likelihood(s, dz)
+        return jnp.where(jnp.all(jnp.abs(dz) <= reach), total, -jnp.inf) if confined else total
+
+    return from_log_target(model, init, update, log_target, sampler)
+
+
+def _add(s, phi):
+    return tuple(a + b for a, b in zip(s, phi, strict=True))
+
+
+def _without_constant(polynomial: Float[Array, " K"]) -> Float[Array, " K"]:
+    """The constant says nothing of theta, and would be the largest number in the sum."""
+    return polynomial.at[0].set(0.0)
+
+
+def _residuals(gaussian: GaussianTerm, c, order, example):
+    """`residuals(...)`: value - mean as polynomials in dz, one column per component, with the scale to divide by."""
+    x_prev, x, _, u = example
+    name = f"mean of the {gaussian.term.name}"
+    expand = taylor_expansion(gaussian.mean, c, order, x_prev, x, u, what=name)
+
+    def residuals(x_prev, x, y, u):
+        H = expand(x_prev, x, u)  # (K, d)
+        scale = gaussian.scale_tril(c, x_prev, x, u)
+        value, rows, scale = whiten(gaussian, gaussian.term.value(x, y), scale, H.T)
+        return (-rows.T).at[0].add(value), scale
+
+    return residuals
+
+
+def _squared_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
+    """Known noise: one polynomial of degree 2M, the theorem's."""
+    residuals, p = _residuals(gaussian, c, order, example), c.shape[0]
+
+    def phi(x_prev, x, y, u):
+        r, scale = residuals(x_prev, x, y, u)
+        white = solve_lower(scale, r.T).T
+        return (_without_constant(-0.5 * jnp.sum(multiply(white, white, p, order), axis=-1)),)
+
+    zero = (jnp.zeros(num_coefficients(p, 2 * order)),)
+    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, 2 * order))
+
+
+def _noise_depends_on_theta_alone(gaussian: GaussianTerm, c, example) -> bool:
+    x_prev, x, _, u = example
+    free = not depends_on(lambda given, z: gaussian.scale_tril(z, *given), (x_prev, x, u), c)
+    return free and (gaussian.diagonal or gaussian.term.name != "observation")
+
+
+def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
+    r"""Noise scale part of theta: :math:`-n \log|L(\theta)| - \frac12 \sum_t \|L(\theta)^{-1} r_t(\theta)\|^2`.
+
+    The statistic is the sum of r r^T, as polynomials, and the number n of values seen (of each component). Missing
+    components of a joint observation would need a count per pattern: those terms are expanded as log-densities.
+    """
+    x_prev, x, _, u = example
+    residuals, p, d = _residuals(gaussian, c, order, example), c.shape[0], gaussian.dim
+    rows, columns = (jnp.arange(d), jnp.arange(d)) if gaussian.diagonal else jnp.tril_indices(d)
+
+    def phi(x_prev, x, y, u):
+        r, _ = residuals(x_prev, x, y, u)
+        seen = ~jnp.isnan(jnp.ravel(gaussian.term.value(x, y)))
+        left, right = r[:, rows], r[:, columns]
+        return multiply(left, right, p, order), jnp.where(seen, 1.0, 0.0)
+
+    def log_likelihood(s, dz):
+        return at(s, dz) - at(s, jnp.zeros_like(dz))
+
+    def at(s, dz):
+        products, counts = s
+        scale = gaussian.scale_tril(c + dz, x_prev, x, u)
+        squares = evaluate(products, dz, 2 * order)
+        logs = jnp.log(jnp.diag(scale))
+        if gaussian.diagonal:
+            return -jnp.sum(counts * logs) - 0.5 * jnp.sum(squares / jnp.diag(scale) ** 2)
+        matrix = jnp.zeros((d, d)).at[rows, columns].set(squares)
+        matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
+        white = solve_lower(scale, solve_lower(scale, matrix).T)
+        return -jnp.sum(counts * logs) - 0.5 * jnp.trace(white)
+
+    zero = (jnp.zeros((num_coefficients(p, 2 * order), len(rows))), jnp.zeros(d))
+    return _Piece(zero, phi, log_likelihood)
+
+
+def _log_density(term: Term, c, order, example) -> _Piece:
+    """Any family: the log-density itself, expanded to degree M."""
+    expand = taylor_expansion(term.log_prob, c, order, *example, what=f"log-density of the {term.name}")
+
+    def phi(x_prev, x, y, u):
+        return (_without_constant(expand(x_prev, x, y, u)),)
+
+    zero = (jnp.zeros(num_coefficients(c.shape[0], order)),)
+    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, order))

@@ -1,0 +1,155 @@
+r"""The terms of a path's likelihood that theta enters.
+
+.. math:: \log p(x_{0:t}, y_{1:t} \mid \theta) = \log p(x_0 \mid \theta)
+          + \sum_t \log p(x_t \mid x_{t-1}, \theta) + \log p(y_t \mid x_t, \theta)
+
+A statistic sums whichever of these depend on theta. Transition and observation look alike to it: each is the density
+of a value (x_t or y_t) under a distribution that theta moves. That is why every statistic learns observation
+parameters as readily as transition parameters.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import depends_on, is_affine, is_gaussian, mask_covariance, mask_missing, moments
+from epf_jax.model import StateSpaceModel, log_prob, observed_log_prob
+
+
+class Term(NamedTuple):
+    """One conditional density of the path.
+
+    Attributes:
+        name: "initial", "transition" or "observation".
+        distribution: `distribution(z, x_prev, x, u)` at unconstrained parameters z.
+        value: `value(x, y)`, whose density it is; components may be NaN (missing) in observations.
+        log_prob: `log_prob(z, x_prev, x, y, u)`.
+    """
+
+    name: str
+    distribution: Callable[[Float[Array, " P"], Array, Array, Any], Any]
+    value: Callable[[Array, Array], Array]
+    log_prob: Callable[[Float[Array, " P"], Array, Array, Array, Any], Float[Array, ""]]
+
+
+class GaussianTerm(NamedTuple):
+    """A Gaussian term, read as value = mean(z) + scale(z) noise, with missing components masked out.
+
+    Attributes:
+        mean: `mean(z, x_prev, x, u)`, flattened.
+        scale_tril: `scale_tril(z, x_prev, x, u)`.
+        known_noise: whether the scale does not depend on theta.
+        dim: number of components.
+        diagonal: whether components are independent.
+    """
+
+    term: Term
+    mean: Callable[..., Float[Array, " d"]]
+    scale_tril: Callable[..., Float[Array, "d d"]]
+    known_noise: bool
+    dim: int
+    diagonal: bool
+
+
+class Terms(NamedTuple):
+    """The terms of a model that depend on theta, and arguments of the right shapes to trace them with."""
+
+    initial: tuple[Term, ...]
+    steps: tuple[Term, ...]
+    example: tuple[Any, Any, Any, Any]  # x_prev, x, y, u
+
+
+def path_terms(model: StateSpaceModel) -> Terms:
+    """The theta-dependent terms of `model`.
+
+    A model that cannot be evaluated before its inputs are known keeps every term: cautious, never wrong.
+    """
+    to_theta, z = model.parameters.to_theta, model.parameters.centre
+    shapes = model.shapes
+    u = model.example_input if model.example_input is not None else jnp.asarray(1)
+    x = jnp.zeros(shapes.x.shape, shapes.x.dtype)
+    y = None if shapes.y is None else jnp.zeros(shapes.y.shape, shapes.y.dtype)
+    example = (x, x, y, u)
+
+    def initial(z, x_prev, x, u):
+        return model.initial(to_theta(z))
+
+    def transition(z, x_prev, x, u):
+        return model.transition(to_theta(z), x_prev, u)
+
+    def observation(z, x_prev, x, u):
+        return model.observation(to_theta(z), x, u)
+
+    def term(name, distribution, value, density):
+        def term_log_prob(z, x_prev, x, y, u):
+            return density(distribution(z, x_prev, x, u), value(x, y))
+
+        return Term(name, distribution, value, term_log_prob)
+
+    def matters(candidate):
+        if shapes.problem is not None and candidate.name != "initial":
+            return True
+        return depends_on(candidate.log_prob, z, *example)
+
+    first = term("initial", initial, lambda x, y: x, log_prob)
+    steps = (
+        term("transition", transition, lambda x, y: x, log_prob),
+        term("observation", observation, lambda x, y: y, observed_log_prob),
+    )
+    return Terms(tuple(filter(matters, [first])), tuple(filter(matters, steps)), example)
+
+
+def require_inspectable(model: StateSpaceModel, who: str) -> None:
+    """Refuse a model that cannot be evaluated before its inputs are known."""
+    if model.shapes.problem is not None:
+        raise ValueError(
+            f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
+            f"with StateSpaceModel(..., example_input=inputs[0]). What happened: {model.shapes.problem}"
+        )
+
+
+def gaussian_term(term: Term, z: Float[Array, " P"], example: tuple) -> GaussianTerm | None:
+    """`term` as a Gaussian, or None if it is not one."""
+    x_prev, x, _, u = example
+    kind: list[Any] = []
+
+    def look(z):
+        d = term.distribution(z, x_prev, x, u)
+        kind.append((is_gaussian(d), len(d.event_shape) if hasattr(d, "event_shape") else 0, type(d).__name__))
+        return jnp.zeros(())
+
+    jax.eval_shape(look, z)
+    if not kind[-1][0]:
+        return None
+
+    def mean(z, x_prev, x, u):
+        return moments(term.distribution(z, x_prev, x, u))[0]
+
+    def scale_tril(z, x_prev, x, u):
+        return moments(term.distribution(z, x_prev, x, u))[1]
+
+    return GaussianTerm(
+        term=term,
+        mean=mean,
+        scale_tril=scale_tril,
+        known_noise=not depends_on(scale_tril, z, x_prev, x, u),
+        dim=jax.eval_shape(mean, z, x_prev, x, u).shape[0],
+        diagonal=kind[-1][2] != "MultivariateNormal",
+    )
+
+
+def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> bool:
+    """Whether the mean is affine in theta and the noise is free of it."""
+    x_prev, x, _, u = example
+    return gaussian.known_noise and is_affine(gaussian.mean, z, x_prev, x, u)
+
+
+def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:
+    """The flattened value and `rows` (d rows each), with missing components zeroed, and the scale to divide by."""
+    value = jnp.ravel(value)
+    if gaussian.term.name != "observation":
+        return (value, *rows, scale_tril)
+    return (*mask_missing(value, *rows), mask_covariance(value, scale_tril))

@@ -1,0 +1,110 @@
+"""Particle weights, in logs until the last line: normalisation, effective sample size, moments and quantiles."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Bool, Float, Int
+
+from epf_jax.gaussian import cholesky
+
+
+class Weighing(NamedTuple):
+    """The outcome of multiplying weights by new factors.
+
+    Attributes:
+        log_weights: normalised; the old ones where every new weight is zero.
+        log_increment: log of the weighted mean of the factors, the evidence that they add.
+        num_bad: how many factors were NaN or +inf, and were counted as zero.
+        collapsed: whether every weight was zero.
+    """
+
+    log_weights: Float[Array, " N"]
+    log_increment: Float[Array, ""]
+    num_bad: Int[Array, ""]
+    collapsed: Bool[Array, ""]
+
+
+def uniform_log_weights(num: int) -> Float[Array, " N"]:
+    """log(1/N), N times."""
+    return jnp.full(num, -jnp.log(num))
+
+
+def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -> Weighing:
+    """Multiply normalised weights by factors and normalise again.
+
+    NaN and +inf factors count as zero, and are counted. When every weight is zero the old weights stand, so that the
+    particles survive; the evidence of such a step is honestly zero (log_increment = -inf).
+    """
+    bad = jnp.isnan(log_factors) | (log_factors == jnp.inf)
+    unnormalised = log_weights + jnp.where(bad, -jnp.inf, log_factors)
+    collapsed = jnp.all(unnormalised == -jnp.inf)
+    safe = jnp.where(collapsed, log_weights, unnormalised)
+    log_sum = logsumexp(safe)
+    log_increment = jnp.where(collapsed, -jnp.inf, log_sum)
+    return Weighing(safe - log_sum, log_increment, jnp.sum(bad), collapsed)
+
+
+def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
+    """Effective sample size 1 / sum w^2 of normalised or unnormalised weights."""
+    return jnp.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights))
+
+
+def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
+    """Weighted mean and standard deviation over the particles."""
+    w = jnp.exp(log_weights - logsumexp(log_weights))
+    values = values.astype(w.dtype)
+    mean = jnp.tensordot(w, values, axes=1)
+    variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
+    return mean, _sqrt(variance)
+
+
+def quantiles(
+    values: Float[Array, "N *d"], log_weights: Float[Array, " N"], levels: Float[Array, " Q"]
+) -> Float[Array, "*d Q"]:
+    """Weighted quantiles over the particles: the smallest value whose cumulative weight reaches each level.
+
+    By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
+    one pass over the particles, 4 to 8 times cheaper on a CPU than sorting them.
+    """
+    w = jnp.exp(log_weights - logsumexp(log_weights))
+
+    def of_component(v):
+        def halve(_, bounds):
+            low, high = bounds
+            middle = 0.5 * (low + high)
+            reached = jnp.sum(jnp.where(v <= middle[:, None], w, 0.0), axis=1) >= levels
+            return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
+
+        spread = jnp.zeros_like(levels)
+        _, high = jax.lax.fori_loop(0, 24, halve, (spread + jnp.min(v), spread + jnp.max(v)))
+        return high
+
+    flat = values.astype(w.dtype).reshape(values.shape[0], -1)
+    return jax.vmap(of_component, in_axes=1)(flat).reshape(*values.shape[1:], len(levels))
+
+
+class Population(NamedTuple):
+    """Location and scale of the particles' theta in unconstrained coordinates, to which samplers are tuned."""
+
+    mean: Float[Array, " P"]
+    scale_tril: Float[Array, "P P"]
+
+
+def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: Float[Array, " P"]) -> Population:
+    """Weighted mean and Cholesky factor of the covariance; `floor` is the least standard deviation allowed.
+
+    Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
+    """
+    w = jnp.exp(log_weights - logsumexp(log_weights))
+    mean = w @ z
+    centred = z - mean
+    covariance = (centred * w[:, None]).T @ centred + jnp.diag(floor**2)
+    return Population(mean, cholesky(covariance))
+
+
+def _sqrt(variance):
+    """Square root with a zero, not infinite, slope at 0."""
+    positive = variance > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
