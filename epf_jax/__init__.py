@@ -8,6 +8,7 @@ See DESIGN in the README for the nouns; every public name is listed in `__all__`
 """
 
 from epf_jax import exact, models
+from epf_jax._version import __version__
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -28,8 +29,6 @@ from epf_jax.run import replicate, run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import Statistic, chebyshev, conjugate, frozen, separable, taylor, taylor_log_density
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Filter",
     "FilterState",
@@ -41,6 +40,7 @@ __all__ = [
     "Statistic",
     "StepInfo",
     "Summary",
+    "__version__",
     "bootstrap",
     "bootstrap_filter",
     "chebyshev",

@@ -110,9 +110,13 @@ def _choose_jet(function, centre, order, example, what):
 def _directions(num_variables: int, order: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Directions in R^P and, per degree k, the matrix from directional to partial coefficients of that degree."""
     num = comb(order + num_variables - 1, num_variables - 1)
-    candidates = np.random.default_rng(0).normal(size=(16, num, num_variables))
-    candidates /= np.linalg.norm(candidates, axis=-1, keepdims=True)
-    directions = min(candidates, key=lambda v: np.linalg.cond(_powers(v, order)))
+    if num_variables == 2:  # equal angles are the best conditioned
+        angles = np.pi * np.arange(num) / num
+        directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    else:
+        candidates = np.random.default_rng(0).normal(size=(32, num, num_variables))
+        candidates /= np.linalg.norm(candidates, axis=-1, keepdims=True)
+        directions = min(candidates, key=lambda v: np.linalg.cond(_powers(v, order)))
     return directions, tuple(np.linalg.pinv(_powers(directions, k)) for k in range(order + 1))
 
 

@@ -65,7 +65,7 @@ def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Ar
 
 
 def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""log N(residual; 0, L L^T)."""
+    r"""Log N(residual; 0, L L^T)."""
     white = solve_lower(scale_tril, residual)
     log_det = jnp.sum(jnp.log(jnp.diag(scale_tril)))
     return -0.5 * jnp.sum(white**2) - log_det - 0.5 * residual.shape[0] * jnp.log(2 * jnp.pi)
@@ -93,7 +93,7 @@ def mask_covariance(value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) 
 def masked_normal_log_prob(
     value: Float[Array, " d"], mean: Float[Array, " d"], scale_tril: Float[Array, "d d"]
 ) -> Float[Array, ""]:
-    """log N(value; mean, L L^T) of the components of `value` that are not NaN, the rest integrated out."""
+    """Log N(value; mean, L L^T) of the components of `value` that are not NaN, the rest integrated out."""
     value_seen, mean_seen = mask_missing(value, mean)
     num_missing = jnp.sum(jnp.isnan(value))
     unit = 0.5 * jnp.log(2 * jnp.pi)  # each masked component adds log N(0; 0, 1) = -unit
@@ -128,7 +128,7 @@ def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
 
     for eqn in jaxpr.eqns:
         inputs = [is_marked(v) for v in eqn.invars]
-        inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+        inner: Any = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
         inner = getattr(inner, "jaxpr", inner)
         is_call = inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == len(eqn.outvars)
         is_loop = eqn.primitive.name in ("scan", "while")  # a carry mixes its slots: be cautious

@@ -145,12 +145,12 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
-    """log density of one value, summed over the components of a distribution with a batch shape."""
+    """Log density of one value, summed over the components of a distribution with a batch shape."""
     return jnp.sum(d.log_prob(value))
 
 
 def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
-    """log density of the components of y that were observed; NaN components are marginalised exactly.
+    """Log density of the components of y that were observed; NaN components are marginalised exactly.
 
     Distributions with independent components drop the missing ones, a MultivariateNormal takes the marginal of the
     rest. Any other joint distribution can only be missing as a whole: see `can_be_partly_missing`.
@@ -262,12 +262,12 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
             )
         y = _drawn("observation", model.observation, theta, x, u)
         x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
-    except _CannotEvaluate as error:
+    except _CannotEvaluateError as error:
         problem = error
     return Shapes(theta, x, y, problem)
 
 
-class _CannotEvaluate(ValueError):
+class _CannotEvaluateError(ValueError):
     """A model function raised; perhaps because it reads inputs that are not known yet."""
 
 
@@ -289,7 +289,7 @@ def _drawn(name: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStru
         value = jax.eval_shape(draw, arguments)
     except Exception as error:
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
-        raise _CannotEvaluate(
+        raise _CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
             f"It speaks of one particle: {name}({', '.join(_SIGNATURES[name])}), theta as the prior, x one state, u "
             "one row of the inputs or the time index t. A model that reads inputs needs `inputs=` in run and step, "

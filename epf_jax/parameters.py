@@ -67,6 +67,7 @@ def is_distribution(d: Any) -> bool:
 
 def parameters(prior: Any) -> Parameters:
     """The coordinates of theta under `prior`, a distribution or a pytree of distributions."""
+    treedef: Any
     paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
     leaves = [_leaf(path, d) for path, d in paths]
     offsets = [sum(leaf.size for leaf in leaves[:i]) for i in range(len(leaves) + 1)]
@@ -102,8 +103,10 @@ def parameters(prior: Any) -> Parameters:
         keys = jax.random.split(key, max(len(leaves), 1))
         return treedef.unflatten([_draws(leaf.prior, k, num) for leaf, k in zip(leaves, keys, strict=False)])
 
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval():  # a model may be first used inside somebody's jit
         moments = [_location_and_scale(leaf) for leaf in leaves]
+        centre = jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0)
+        scale = jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0)
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
@@ -112,8 +115,8 @@ def parameters(prior: Any) -> Parameters:
         to_theta=to_theta,
         log_prior=log_prior,
         log_jacobian=log_jacobian,
-        centre=jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0),
-        scale=jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0),
+        centre=centre,
+        scale=scale,
         is_real=all(_is_identity(leaf.transform) for leaf in leaves),
     )
 
@@ -178,7 +181,7 @@ def _location_and_scale(leaf: _Leaf):
         try:
             mean, sd = leaf.prior.mean, jnp.sqrt(leaf.prior.variance)
         except (NotImplementedError, AttributeError):  # no closed form: the draws below serve
-            mean = sd = jnp.nan
+            mean = sd = jnp.asarray(jnp.nan)
         finite = jnp.all(jnp.isfinite(jnp.asarray(mean, float))) & jnp.all(jnp.isfinite(jnp.asarray(sd, float)))
         if isinstance(finite, jax.core.Tracer) or bool(finite):
             return tuple(jnp.broadcast_to(jnp.asarray(m, float), leaf.shape).ravel() for m in (mean, sd))

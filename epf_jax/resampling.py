@@ -62,6 +62,7 @@ class when_ess_below(NamedTuple):  # noqa: N801  used as a function: when_ess_be
     scheme: Resampler = systematic
 
     def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> tuple[Ancestors, Bool[Array, ""]]:
+        """Ancestors, and whether the scheme was asked for them."""
         n = log_weights.shape[0]
         resampled = ess(log_weights) < self.fraction * n
         # Only the indices are computed under `cond`: a gather of the particles inside it would copy them all.

@@ -95,7 +95,8 @@ def replicate(
     """
     _check_filter(filter_)
     keys = _check_key(keys, ndim=1)
-    per_series = jnp.ndim(y) == 2 + len(_y_shape(filter_)) if _y_shape(filter_) is not None else jnp.ndim(y) > 1
+    shape = _y_shape(filter_)
+    per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
     y = check_series(y, filter_, ndim_batch=1 if per_series else 0)
     if per_series and y.shape[0] != keys.shape[0]:
         raise ValueError(
@@ -198,7 +199,7 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
     d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), u)
     if not can_be_partly_missing(d, expected):
         raise ValueError(
-            f"y: some components are missing while others are seen (first at index {tuple(map(int, np.argwhere(partly)[0]))}), "
+            f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
             f"and a {type(d).__name__} observation cannot be marginalised. Use independent components "
             "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
         )

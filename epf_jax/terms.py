@@ -32,7 +32,7 @@ class Term(NamedTuple):
     name: str
     distribution: Callable[[Float[Array, " P"], Array, Array, Any], Any]
     value: Callable[[Array, Array], Array]
-    log_prob: Callable[[Float[Array, " P"], Array, Array, Array, Any], Float[Array, ""]]
+    log_prob: Callable[..., Float[Array, ""]]
 
 
 class GaussianTerm(NamedTuple):

@@ -125,7 +125,7 @@ def kl(log_p: Float[Array, " n"], log_q: Float[Array, " n"], grid: Float[Array, 
 
 
 def _check_axes(model, axes):
-    structure = jax.tree.structure(model.shapes.theta)
+    structure: Any = jax.tree.structure(model.shapes.theta)
     if jax.tree.structure(axes) != structure:
         raise ValueError(f"axes: expected one grid per parameter, structured as {structure}, got {axes!r}.")
     if any(leaf.shape != () for leaf in jax.tree.leaves(model.shapes.theta)):

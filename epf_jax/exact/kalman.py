@@ -13,8 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
-from epf_jax.gaussian import depends_on, is_affine, is_gaussian, mask_covariance, mask_missing, moments, solve_lower
-from epf_jax.gaussian import cholesky, masked_normal_log_prob
+from epf_jax.gaussian import (
+    cholesky,
+    depends_on,
+    is_affine,
+    is_gaussian,
+    mask_covariance,
+    mask_missing,
+    masked_normal_log_prob,
+    moments,
+    solve_lower,
+)
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
@@ -22,7 +31,7 @@ from epf_jax.parameters import Theta
 def kalman_log_evidence(
     model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], *, inputs: Any = None
 ) -> Float[Array, " T"]:
-    """log p(y_1:t | theta) for every t, by the Kalman filter."""
+    """Log p(y_1:t | theta) for every t, by the Kalman filter."""
     y = jnp.asarray(y, float)
     rows = input_rows(inputs, y.shape[0])
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))

@@ -23,7 +23,7 @@ def path_log_likelihood(
     *,
     inputs: Any = None,
 ) -> Float[Array, " T"]:
-    """log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
+    """Log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
     x = jnp.asarray(x)
     rows = input_rows(inputs, x.shape[0] - 1)
 

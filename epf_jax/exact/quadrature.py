@@ -44,7 +44,7 @@ def quadrature_log_evidence(
     *,
     inputs: Any = None,
 ) -> Float[Array, " T"]:
-    """log p(y_1:t | theta) for every t, by quadrature over the state at `nodes` (one row each for x_0..x_T, or one).
+    """Log p(y_1:t | theta) for every t, by quadrature over the state at `nodes` (one row each for x_0..x_T, or one).
 
     Args:
         model: a model with a scalar state.
@@ -65,9 +65,9 @@ def quadrature_log_evidence(
     def step(carry, row):
         states_prev, mass, total = carry
         states, y, u = row
-        kernel = jax.vmap(
-            lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states)
-        )(states_prev)
+        kernel = jax.vmap(lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states))(
+            states_prev
+        )
         log_lik = jax.vmap(lambda x: observed_log_prob(model.observation(theta, x, u), y))(states)
         highest = jnp.max(log_lik)
         unnormalised = (mass @ jnp.exp(kernel)) * jnp.exp(log_lik - highest) * (states[1] - states[0])

@@ -86,7 +86,7 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
     return Filter(jax.jit(init), jax.jit(checked_step), model, num_particles)
 
 
-def as_observation(y: Any, expected: jax.ShapeDtypeStruct) -> Array:
+def as_observation(y: Any, expected: Any) -> Array:
     """One observation as an array of the model's shape, or an error that says what came."""
     y = jnp.asarray(y)
     if y.shape != expected.shape:
@@ -116,7 +116,7 @@ def step_info(selection: Selection, *weighings: Weighing, acceptance: Any) -> St
         resampled=selection.resampled,
         ancestors=selection.ancestors,
         acceptance=jnp.mean(jnp.asarray(acceptance)),
-        num_bad_weights=sum(w.num_bad for w in weighings),
+        num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
-        log_increment=sum(w.log_increment for w in weighings),
+        log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])),
     )

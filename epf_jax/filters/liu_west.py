@@ -112,11 +112,9 @@ def liu_west_filter(
 
 
 def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: Any) -> Float[Array, ""]:
-    """log p(y_t | mu, theta) at a likely value mu of x_t: the transition's mean, or its location if it has none."""
+    """Log p(y_t | mu, theta) at a likely value mu of x_t: the transition's mean, or its location if it has none."""
     transition = model.transition(theta, x_prev, u)
     location = getattr(transition, "loc", None)
     mu = transition.mean if location is None else location
     mu = jnp.broadcast_to(mu, jnp.shape(x_prev)).astype(x_prev.dtype)
     return observed_log_prob(model.observation(theta, mu, u), y)
-
-

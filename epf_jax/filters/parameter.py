@@ -67,10 +67,8 @@ def extended_parameter_filter(
     error, with more than three parameters) and `bootstrap`.
     """
     check_filter_arguments(model, num_particles, resample)
-    if proposal is None:
-        proposal = bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
-    if statistic is None:
-        statistic = _default_statistic(model)
+    statistic = _default_statistic(model) if statistic is None else statistic
+    proposal = _default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
@@ -88,12 +86,13 @@ def storvik_filter(
         model: a model linear in theta with a Gaussian prior and known Gaussian noise, unless `statistic` is given.
         num_particles: N.
         statistic: another exact statistic, such as `epf.separable(...)`; `epf.conjugate(model)` by default.
-        proposal: how x_t is drawn; `epf.bootstrap()` by default, as in Storvik (2002).
+        proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
+            `epf.bootstrap()`, which is Storvik's (2002) own.
         resample: the resampling scheme.
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = conjugate(model) if statistic is None else statistic
-    proposal = bootstrap() if proposal is None else proposal
+    proposal = _default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
 
@@ -111,7 +110,7 @@ def parameter_filter(
     _check_parts(statistic, proposal)
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
-    coordinates, N = model.parameters, num_particles
+    coordinates, N, look_ahead = model.parameters, num_particles, proposal.look_ahead
     learns = coordinates.dim > 0
 
     def init(key):
@@ -127,8 +126,8 @@ def parameter_filter(
         x_prev, theta, S, log_weights = state.x, state.theta, state.S, state.log_weights
         weighings = []
 
-        if proposal.look_ahead is not None:
-            g = jax.vmap(lambda theta, x: proposal.look_ahead(model, theta, x, y, u))(theta, x_prev)
+        if look_ahead is not None:
+            g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
             selection = _select(key_resample, weighings[-1], (x_prev, theta, S))
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
@@ -139,12 +138,12 @@ def parameter_filter(
         weighings.append(reweight(log_weights, w))
         log_weights = weighings[-1].log_weights
 
-        if proposal.look_ahead is None:
+        if look_ahead is None:
             selection = _select(key_resample, weighings[-1], (x_prev, x, theta, S))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
 
         S = update(key_update, S, theta, x_prev, x, y, u)
-        theta, acceptance = redraw(key_theta, S, theta, log_weights)
+        S, theta, acceptance = redraw(key_theta, S, theta, log_weights, state.t + 1)
         info = step_info(selection, *weighings, acceptance=acceptance)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
@@ -155,15 +154,20 @@ def parameter_filter(
         keys = jax.random.split(key, N)
         return jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
 
-    def redraw(key, S, theta, log_weights):
+    def redraw(key, S, theta, log_weights, t):
         if not learns:
-            return theta, jnp.zeros(())
+            return S, theta, jnp.zeros(())
         spread = population(jax.vmap(coordinates.to_vector)(theta), log_weights, _POPULATION_FLOOR * coordinates.scale)
+        S = S if statistic.adapt is None else statistic.adapt(S, spread, t)
         keys = jax.random.split(key, N)
         theta, info = jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
-        return theta, info.acceptance
+        return S, theta, info.acceptance
 
     return build_filter(model, N, init, step)
+
+
+def _default_proposal(model: StateSpaceModel) -> Proposal:
+    return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
 
 
 def _default_statistic(model: StateSpaceModel) -> Statistic:

@@ -36,7 +36,11 @@ def slice_sampler(
         widths = 2.0 * spread if width is None else jnp.broadcast_to(jnp.asarray(width, theta.dtype), (dim,))
         moved = []
         for i, key_i in enumerate(jax.random.split(key, dim)):
-            point, found = _one_coordinate(key_i, theta[i], lambda v, i=i: log_density(theta.at[i].set(v)), widths[i])
+
+            def along(v, theta=theta, i=i):
+                return log_density(theta.at[i].set(v))
+
+            point, found = _one_coordinate(key_i, theta[i], along, widths[i])
             theta = theta.at[i].set(point)
             moved.append(found)
         return theta, SampleInfo(jnp.mean(jnp.stack(moved), dtype=theta.dtype))

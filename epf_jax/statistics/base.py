@@ -10,11 +10,10 @@ every statistic's `log_density` means the same number, and running sums stay sma
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-
 import jax.numpy as jnp
 
 from epf_jax.model import StateSpaceModel
-from epf_jax.samplers import Sampler, random_walk
+from epf_jax.samplers import LogDensity, Sampler, random_walk
 from epf_jax.weights import Population
 
 
@@ -26,15 +25,18 @@ class Statistic(NamedTuple):
         update: `update(key, S, theta, x_prev, x, y, u) -> S`. key and theta serve data augmentation; most ignore them.
         log_density: `log_density(S, theta)`, the log of p(theta) p(path | theta) / p(path | reference theta).
         sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step.
-        log_target: `log_target(S, z)`, the same density over unconstrained coordinates z, Jacobian included: what
-            samplers see.
+        log_target: `log_target(S)`, the same density as a function of unconstrained coordinates z, Jacobian included:
+            what samplers see. What it takes to read S is done once, however often the function is called.
+        adapt: `adapt(S, population, t) -> S` on the statistics of all particles together, after each update; None for
+            statistics that need no such care.
     """
 
     init: Callable[..., Any]
     update: Callable[..., Any]
     log_density: Callable[[Any, Any], Any]
     sample: Callable[..., Any]
-    log_target: Callable[[Any, Any], Any]
+    log_target: Callable[[Any], LogDensity]
+    adapt: Callable[[Any, Population, Any], Any] | None = None
 
 
 def from_log_target(
@@ -49,7 +51,7 @@ def from_log_target(
 
     def log_density(S, theta):
         z = coordinates.to_vector(theta)
-        return log_target(S, z) - coordinates.log_jacobian(z)
+        return log_target(S)(z) - coordinates.log_jacobian(z)
 
     statistic = Statistic(init, update, log_density, _no_sampler, log_target)
     return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
@@ -73,7 +75,7 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         if population is None:
             population = Population(coordinates.centre, jnp.diag(coordinates.scale))
         z = coordinates.to_vector(theta)
-        z, info = sampler.step(key, z, lambda z: statistic.log_target(S, z), population)
+        z, info = sampler.step(key, z, statistic.log_target(S), population)
         return coordinates.to_theta(z), info
 
     return statistic._replace(sample=sample)
@@ -93,5 +95,3 @@ def check_positive_int(name: str, value: Any) -> None:
 
 def _no_sampler(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("replaced by with_sampler")
-
-

@@ -7,8 +7,9 @@ polynomial is best at a point and may turn upwards away from it. Outside the box
 are taken, so any transition and any observation will do.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,22 @@ from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import path_terms
+from epf_jax.weights import Population
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
+_COMPRESSION = 10.0  # log-densities this far below the best are told apart less and less
+
+
+class NodalStatistic(NamedTuple):
+    """The path's log-density at the nodes of a box, relative to the reference theta, and the box's ends in z.
+
+    All particles share one box; it travels with each, so that the statistic of one particle stands alone.
+    """
+
+    values: Float[Array, "..."]
+    low: Float[Array, " P"]
+    high: Float[Array, " P"]
 
 
 def chebyshev(
@@ -30,6 +44,7 @@ def chebyshev(
     num_nodes: int | tuple[int, ...] | None = None,
     *,
     box: tuple[Theta, Theta] | None = None,
+    shrink: float | None = 6.0,
     sampler: Sampler | None = None,
 ) -> Statistic:
     """The nodal statistic on a tensor grid of Chebyshev points, for one to three parameters.
@@ -40,48 +55,112 @@ def chebyshev(
             two, 12 x 12 x 12 for three by default.
         box: the lowest and the highest theta, each with the prior's structure; five prior standard deviations to
             either side of the prior's centre by default, in unconstrained coordinates.
+        shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
+            standard deviations of the particle population to either side of its mean, and never grows again. None
+            keeps the box. A box wider than need be spends its nodes where theta cannot be, and steep log-densities
+            there spoil the interpolation everywhere. Shrinking boxes are read through a logarithm that tames such
+            log-densities (`_compress`); a fixed box is read by the plain polynomial through its nodes.
         sampler: how theta is drawn; one step of `random_walk()` by default.
     """
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
     counts = _node_counts(num_nodes, coordinates)
-    low, high = _box(box, coordinates)
-    middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    axes = [middle[i] + half[i] * jnp.asarray(_points(n)) for i, n in enumerate(counts)]
-    nodes = jnp.stack(jnp.meshgrid(*axes, indexing="ij"), axis=-1)  # (n_1, .., n_P, P)
+    low_0, high_0 = _box(box, coordinates)
+    if shrink is not None and not shrink > 0:
+        raise ValueError(f"shrink: expected a positive number of standard deviations, or None, got {shrink}.")
     reference = coordinates.centre
-    at_nodes = jax.vmap
-    for _ in counts[1:]:
-        at_nodes = _nest(at_nodes)
+    compress, expand = (_compress, _expand) if shrink is not None else (lambda v, top: v, lambda v, top: v)
 
-    def log_ratios(group, x_prev, x, y, u):
+    def log_ratios(group, low, high, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the reference."""
 
         def log_prob(z):
             return sum((term.log_prob(z, x_prev, x, y, u) for term in group), jnp.zeros(()))
 
-        return at_nodes(log_prob)(nodes) - log_prob(reference)
+        nodes = _nodes(low, high, counts)
+        return jax.vmap(log_prob)(nodes.reshape(-1, len(counts))).reshape(counts) - log_prob(reference)
 
     def init(x_0=None):
         if x_0 is None or not terms.initial:
-            return jnp.zeros(counts)
-        return log_ratios(terms.initial, x_0, x_0, None, None)
+            return NodalStatistic(jnp.zeros(counts), low_0, high_0)
+        return NodalStatistic(log_ratios(terms.initial, low_0, high_0, x_0, x_0, None, None), low_0, high_0)
 
     def update(key, S, theta, x_prev, x, y, u):
-        return S + log_ratios(terms.steps, x_prev, x, y, u)
+        return S._replace(values=S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u))
 
-    def log_target(S, z):
-        scaled = (z - middle) / half
-        value = S
-        for i, n in enumerate(counts):
-            value = jnp.tensordot(_lagrange(scaled[i], n), value, axes=1)
-        return jnp.where(jnp.all(jnp.abs(scaled) <= 1.0), coordinates.log_prior(z) + value, -jnp.inf)
+    def log_target(S):
+        top = jnp.max(S.values)
+        compressed = compress(S.values, top)
 
-    return from_log_target(model, init, update, log_target, sampler)
+        def log_density(z):
+            s = _to_unit(z, S.low, S.high)
+            value = compressed
+            for s_i, n in zip(s, counts, strict=True):
+                value = jnp.tensordot(_lagrange(s_i, n), value, axes=1)
+            return jnp.where(jnp.all(jnp.abs(s) <= 1.0), coordinates.log_prior(z) + expand(value, top), -jnp.inf)
+
+        return log_density
+
+    statistic = from_log_target(model, init, update, log_target, sampler)
+    return statistic if shrink is None else statistic._replace(adapt=_shrinking(counts, shrink))
 
 
-def _nest(mapped):
-    return lambda function: jax.vmap(mapped(function))
+def _shrinking(counts: tuple[int, ...], reach: float) -> Callable[[NodalStatistic, Population, Any], NodalStatistic]:
+    """Cut the box to `reach` population standard deviations, and read every particle's density at the new nodes."""
+
+    def adapt(S, population, t):
+        spread = reach * jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
+
+        def cut(S):
+            low, high = S.low[0], S.high[0]  # the same for all particles
+            new_low, new_high = jnp.maximum(low, population.mean - spread), jnp.minimum(high, population.mean + spread)
+            top = jnp.max(S.values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
+            values = _compress(S.values, top)
+            for i, axis in enumerate(_axes(new_low, new_high, counts)):
+                rows = jax.vmap(lambda s, n=counts[i]: _lagrange(s, n))(_to_unit(axis, low[i], high[i]))
+                values = jnp.moveaxis(jnp.tensordot(rows, values, axes=(1, i + 1)), 0, i + 1)
+            ends = (jnp.broadcast_to(new, S.low.shape) for new in (new_low, new_high))
+            return NodalStatistic(_expand(values, top), *ends)
+
+        return jax.lax.cond(_is_due(t), cut, lambda S: S, S)
+
+    return adapt
+
+
+def _compress(values, top):
+    r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
+
+    Log-densities thousands below the top say only that theta is not there, yet a polynomial through them errs by a
+    share of their size everywhere. Compressed, they cost nothing; the values at the nodes stay exact.
+    """
+    return -_COMPRESSION * jnp.log1p((top - values) / _COMPRESSION)
+
+
+def _expand(compressed, top):
+    """The inverse of `_compress`."""
+    return top - _COMPRESSION * jnp.expm1(-compressed / _COMPRESSION)
+
+
+def _is_due(t):
+    """True at about ten times per decade of t from t = 20 on; a function of t alone, so `vmap` keeps it a branch."""
+    rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
+    return (t >= 20) & (rung[1] > rung[0])
+
+
+def _to_unit(z, low, high):
+    """Z in the box's own coordinates, -1 to 1."""
+    return (z - 0.5 * (low + high)) / (0.5 * (high - low))
+
+
+def _nodes(low, high, counts):
+    """All nodes of the box, shape (n_1, .., n_P, P)."""
+    return jnp.stack(jnp.meshgrid(*_axes(low, high, counts), indexing="ij"), axis=-1)
+
+
+def _axes(low, high, counts):
+    """The Chebyshev points of each coordinate."""
+    middle, half = 0.5 * (low + high), 0.5 * (high - low)
+    return [middle[i] + half[i] * jnp.asarray(_points(n)) for i, n in enumerate(counts)]
 
 
 @cache
@@ -132,7 +211,9 @@ def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:
         return low, high
     ordered = np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)
     if not ordered:
-        raise ValueError(f"box: every lower end must be finite, inside the support, and below its upper end, got {box}.")
+        raise ValueError(
+            f"box: every lower end must be finite, inside the support, and below its upper end, got {box}."
+        )
     draws = np.asarray(jax.vmap(coordinates.to_vector)(coordinates.sample(jax.random.key(0), 10_000)))
     share = np.mean(np.all((draws >= np.asarray(low)) & (draws <= np.asarray(high)), axis=1))
     if share < 0.01:

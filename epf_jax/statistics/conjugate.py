@@ -73,16 +73,17 @@ def conjugate(model: StateSpaceModel) -> Statistic:
             S = absorb(S, gaussian, x_prev, x, y, u)
         return S
 
-    def log_target(S, z):
+    def log_target(S):
         L = cholesky(S.C)
 
         def exponent(z):
             return -0.5 * jnp.sum(solve_lower(L, z - S.m) ** 2)
 
-        return coordinates.log_prior(reference) + exponent(z) - exponent(reference)
+        constant = coordinates.log_prior(reference) - exponent(reference)
+        return lambda z: constant + exponent(z)
 
     def log_density(S, theta):
-        return log_target(S, coordinates.to_vector(theta))  # z is theta itself: the Jacobian is one
+        return log_target(S)(coordinates.to_vector(theta))  # z is theta itself: the Jacobian is one
 
     def sample(key, S, theta, population=None):
         noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)

@@ -24,4 +24,4 @@ def frozen(model: StateSpaceModel) -> Statistic:
     def sample(key, S, theta, population=None):
         return theta, SampleInfo(jnp.zeros(()))
 
-    return Statistic(init, update, log_density, sample, lambda S, z: coordinates.log_prior(z))
+    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior)

@@ -84,8 +84,9 @@ def separable(
 
     reference = coordinates.to_theta(coordinates.centre)
 
-    def log_target(S, z):
-        return coordinates.log_prior(z) + log_likelihood(S, coordinates.to_theta(z)) - log_likelihood(S, reference)
+    def log_target(S):
+        at_reference = log_likelihood(S, reference)
+        return lambda z: coordinates.log_prior(z) + log_likelihood(S, coordinates.to_theta(z)) - at_reference
 
     return from_log_target(model, init, update, log_target, sampler)
 
@@ -105,8 +106,10 @@ def _part(term, features, coefficients, model, example):
     gaussian = gaussian_term(term, model.parameters.centre, example)
     if gaussian is None or not gaussian.known_noise:
         what = "is not Gaussian" if gaussian is None else "has noise that depends on theta"
-        raise ValueError(f"separable: the {term.name} {what}. Use epf.chebyshev(model) or epf.taylor(model, order=...).")
-    x_prev, x, _, u = example
+        raise ValueError(
+            f"separable: the {term.name} {what}. Use epf.chebyshev(model) or epf.taylor(model, order=...)."
+        )
+    _, x, _, u = example
     theta = model.parameters.to_theta(model.parameters.centre)
     h = jax.eval_shape(coefficients, theta).shape
     l = jax.eval_shape(features, x, u).shape
@@ -120,7 +123,7 @@ def _part(term, features, coefficients, model, example):
 
 
 def _check_same_mean(gaussian, features, coefficients, model, example, prefix):
-    x_prev, x, _, u = example
+    _, x, _, u = example
     key_theta, key_x = jax.random.split(jax.random.key(0))
     thetas = model.parameters.sample(key_theta, 5)
     states = jax.random.normal(key_x, (5, *x.shape))

@@ -38,7 +38,7 @@ class _Piece(NamedTuple):
     """
 
     zero: Any
-    phi: Callable[[Array, Array, Array, Any], Any]
+    phi: Callable[[Array, Array, Any, Any], Any]
     log_likelihood: Callable[[Any, Float[Array, " P"]], Float[Array, ""]]
 
 
@@ -112,13 +112,17 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
         started, sums = S
         return started, tuple(_add(s, p.phi(x_prev, x, y, u)) for s, p in zip(sums, steps, strict=True))
 
-    def log_target(S, z):
+    def log_target(S):
         started, sums = S
-        dz = z - c
-        total = coordinates.log_prior(z)
-        for s, p in zip((*started, *sums), (*initial, *steps), strict=True):
-            total += p.log_likelihood(s, dz)
-        return jnp.where(jnp.all(jnp.abs(dz) <= reach), total, -jnp.inf) if confined else total
+
+        def log_density(z):
+            dz = z - c
+            total = coordinates.log_prior(z)
+            for s, p in zip((*started, *sums), (*initial, *steps), strict=True):
+                total += p.log_likelihood(s, dz)
+            return jnp.where(jnp.all(jnp.abs(dz) <= reach), total, -jnp.inf) if confined else total
+
+        return log_density
 
     return from_log_target(model, init, update, log_target, sampler)
 

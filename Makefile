@@ -1,0 +1,35 @@
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: demo test test-all lint format accuracy clean
+
+demo: $(READY)  ## learn theta on the paper's sinusoid, with a progress bar and a picture
+	$(BIN)/python -m epf_jax.demo
+
+test: lint  ## what CI runs: linter, types, and the quick tests on two workers
+	$(BIN)/python -m pytest -q -n 2
+
+test-all: lint  ## the quick tests and the slow ones
+	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+accuracy: $(READY)  ## the accuracy tables of benchmarks/results, 20 data sets each
+	$(BIN)/python -m benchmarks.accuracy
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .jax_cache .mypy_cache .ruff_cache *.egg-info
