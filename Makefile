@@ -9,10 +9,10 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, with a progress bar and 
 	$(BIN)/python -m epf_jax.demo
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-all: lint  ## the quick tests and the slow ones
-	$(BIN)/python -m pytest -q -n 2 -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -22,6 +22,13 @@ from epf_jax.polynomials import multi_indices
 
 MAX_NESTED_ORDER = 6  # compiles in seconds; at order 8 nested forward mode takes minutes
 
+_JET_FAILURES = (
+    KeyError,  # no rule for a primitive
+    NotImplementedError,
+    jax.errors.UnexpectedTracerError,  # custom derivative rules, as in softplus or relu
+    jax.errors.ConcretizationTypeError,  # a loop whose length depends on theta
+)
+
 Expansion = Callable[..., Float[Array, "K *d"]]
 
 
@@ -47,12 +54,14 @@ def taylor_expansion(
 
     def expand(*args):
         # series[v][k]: coefficient of s^k along direction v
-        series = jax.vmap(lambda v: along(v, *args))(jnp.asarray(directions))
-        per_degree = [jnp.tensordot(jnp.asarray(solve), series[:, k], axes=1) for k, solve in enumerate(solves)]
+        series = jax.vmap(lambda v: along(v, *args))(jnp.asarray(directions, centre.dtype))
+        per_degree = [
+            jnp.tensordot(jnp.asarray(solve, centre.dtype), series[:, k], axes=1) for k, solve in enumerate(solves)
+        ]
         return jnp.concatenate(per_degree)
 
     def expand_one(*args):
-        return along(jnp.ones(1), *args)
+        return along(jnp.ones_like(centre), *args)
 
     return expand_one if num_variables == 1 else expand
 
@@ -70,14 +79,18 @@ def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
             if not known and eqn.primitive.name not in names:
                 names.append(eqn.primitive.name)
 
-    visit(jax.make_jaxpr(function)(*args).jaxpr)
+    with jax.disable_jit():
+        visit(jax.make_jaxpr(function)(*args).jaxpr)
     return names
 
 
 def _choose_jet(function, centre, order, example, what):
     def by_jet(v, *args):
         series = [v] + [jnp.zeros_like(v)] * (order - 1)
-        value, terms = jet(lambda z: function(z, *args), (centre,), (series,))
+        with (
+            jax.disable_jit()
+        ):  # inline every inner jit and loop: jet caches the former, and has no rule for the latter
+            value, terms = jet(lambda z: function(z, *args), (centre,), (series,))
         # jet's terms are derivatives: divide by k! as a float, since 13! overflows an int32.
         terms = [jnp.broadcast_to(term, value.shape) / float(factorial(k + 1)) for k, term in enumerate(terms)]
         return jnp.stack([value, *terms])
@@ -94,7 +107,7 @@ def _choose_jet(function, centre, order, example, what):
 
     try:
         jax.eval_shape(by_jet, centre, *example)
-    except (KeyError, NotImplementedError, jax.errors.UnexpectedTracerError) as error:
+    except _JET_FAILURES as error:
         if order <= MAX_NESTED_ORDER:
             return by_nesting
         names = unsupported_primitives(function, centre, *example) or [str(error)]

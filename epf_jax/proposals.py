@@ -36,11 +36,13 @@ class Proposal(NamedTuple):
         distribution: `distribution(model, theta, x_prev, y, u)`, what x_t is drawn from.
         log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
+        blind: whether x_t is drawn without a look at y_t.
     """
 
     distribution: Callable[..., Any]
     log_weight: Callable[..., Float[Array, ""]]
     look_ahead: Callable[..., Float[Array, ""]] | None = None
+    blind: bool = False
 
 
 def bootstrap() -> Proposal:
@@ -52,7 +54,7 @@ def bootstrap() -> Proposal:
     def log_weight(model, theta, x_prev, x, y, u):
         return observed_log_prob(model.observation(theta, x, u), y)
 
-    return Proposal(distribution, log_weight)
+    return Proposal(distribution, log_weight, blind=True)
 
 
 def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:

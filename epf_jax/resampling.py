@@ -45,7 +45,7 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     n = log_weights.shape[0]
     expected = n * jax.nn.softmax(log_weights)
     copies = jnp.floor(expected)
-    certain = jnp.repeat(jnp.arange(n), copies.astype(int), total_repeat_length=n)
+    certain = jnp.repeat(jnp.arange(n, dtype=jnp.int32), copies.astype(int), total_repeat_length=n)
     left_over = expected - copies
     rest = _inverse_cdf(jnp.log(left_over), 1.0 - jax.random.uniform(key, (n,)))
     return jnp.where(jnp.arange(n) < jnp.sum(copies), certain, rest)
@@ -66,7 +66,7 @@ class when_ess_below(NamedTuple):  # noqa: N801  used as a function: when_ess_be
         n = log_weights.shape[0]
         resampled = ess(log_weights) < self.fraction * n
         # Only the indices are computed under `cond`: a gather of the particles inside it would copy them all.
-        ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n), key, log_weights)
+        ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n, dtype=jnp.int32), key, log_weights)
         return ancestors, resampled
 
 
@@ -96,7 +96,7 @@ def select(
     drawn = resample(key, log_weights)
     ancestors, resampled = drawn if isinstance(drawn, tuple) else (drawn, True)
     resampled = jnp.logical_and(resampled, jnp.logical_not(collapsed))
-    ancestors = jnp.where(resampled, ancestors, jnp.arange(n))
+    ancestors = jnp.where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
     return Selection(
         particles=jax.tree.map(lambda leaf: leaf[ancestors], particles),
         log_weights=jnp.where(resampled, uniform_log_weights(n), log_weights),
@@ -130,4 +130,4 @@ def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"])
     """
     cumulative = jnp.cumsum(jnp.exp(log_weights - jnp.max(log_weights)))
     ancestors = jnp.searchsorted(cumulative, positions * cumulative[-1], side="left")
-    return jnp.minimum(ancestors, log_weights.shape[0] - 1)
+    return jnp.minimum(ancestors, log_weights.shape[0] - 1).astype(jnp.int32)

@@ -78,12 +78,21 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
     compilation.
     """
 
+    def checked_init(key):
+        return _strongly_typed(init(key))
+
     def checked_step(key, state, y, u=None):
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
-        return step(key, state, y, u)
+        state, info = step(key, state, y, u)
+        return _strongly_typed(state), info
 
-    return Filter(jax.jit(init), jax.jit(checked_step), model, num_particles)
+    return Filter(jax.jit(checked_init), jax.jit(checked_step), model, num_particles)
+
+
+def _strongly_typed(state: FilterState) -> FilterState:
+    """The state without weak types, which would make the second step compile again."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
 
 
 def as_observation(y: Any, expected: Any) -> Array:
@@ -95,6 +104,11 @@ def as_observation(y: Any, expected: Any) -> Array:
             f"{y.shape}. For a whole series use epf.run(key, filter, y)."
         )
     return y
+
+
+def missing_where(condition: Any, y: Array) -> Array:
+    """y, or NaN (missing) where the condition holds; integers have no NaN and stay."""
+    return jnp.where(condition, jnp.nan, y) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
 
 def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> None:

@@ -15,7 +15,8 @@ Algorithm, for t = 1..T (Erol et al. 2013, Algorithms 2 and 3; Pitt and Shephard
 Departures from the paper's box: the update takes both x_{t-1} and x_t (the box names only x_{t-1}), and theta is
 resampled with S, without which a Metropolis-Hastings chain would go on from another particle's value. The redraw
 stands at the end of step t rather than at the start of step t+1, so that the state holds a draw from
-p(theta | x_0:t) for every surviving path; the cycle is the same.
+p(theta | x_0:t) for every surviving path; the cycle is the same. An observation that gives every particle zero weight
+is counted in `StepInfo` and then treated as missing.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, step_info
+from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, missing_where, step_info
 from epf_jax.model import StateSpaceModel, sample_each
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, why_not_fully_adapted
 from epf_jax.resampling import Resampler, select, systematic
@@ -131,6 +132,7 @@ def parameter_filter(
             weighings.append(reweight(log_weights, g))
             selection = _select(key_resample, weighings[-1], (x_prev, theta, S))
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
+            y = missing_where(weighings[-1].collapsed, y)
 
         x = sample_each(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), N, theta, x_prev)
         x = x.astype(x_prev.dtype)
@@ -139,8 +141,15 @@ def parameter_filter(
         log_weights = weighings[-1].log_weights
 
         if look_ahead is None:
+            collapsed = weighings[-1].collapsed
+            x = (
+                x
+                if proposal.blind
+                else jax.lax.cond(collapsed, redraw_blindly, lambda *_: x, key_state, theta, x_prev, u)
+            )
             selection = _select(key_resample, weighings[-1], (x_prev, x, theta, S))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
+            y = missing_where(collapsed, y)
 
         S = update(key_update, S, theta, x_prev, x, y, u)
         S, theta, acceptance = redraw(key_theta, S, theta, log_weights, state.t + 1)
@@ -149,6 +158,10 @@ def parameter_filter(
 
     def _select(key, weighing, particles):
         return select(key, resample, weighing.log_weights, particles, weighing.collapsed)
+
+    def redraw_blindly(key, theta, x_prev, u):
+        x = sample_each(key, lambda theta, x: model.transition(theta, x, u), N, theta, x_prev)
+        return x.astype(x_prev.dtype)
 
     def update(key, S, theta, x_prev, x, y, u):
         keys = jax.random.split(key, N)

@@ -160,7 +160,7 @@ def _nodes(low, high, counts):
 def _axes(low, high, counts):
     """The Chebyshev points of each coordinate."""
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    return [middle[i] + half[i] * jnp.asarray(_points(n)) for i, n in enumerate(counts)]
+    return [middle[i] + half[i] * jnp.asarray(_points(n), low.dtype) for i, n in enumerate(counts)]
 
 
 @cache
@@ -173,9 +173,9 @@ def _lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
     weights = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
     weights[[0, -1]] *= 0.5
-    distance = s - jnp.asarray(_points(n))
+    distance = s - jnp.asarray(_points(n), s.dtype)
     hit = distance == 0
-    shares = jnp.asarray(weights) / jnp.where(hit, 1.0, distance)
+    shares = jnp.asarray(weights, s.dtype) / jnp.where(hit, 1.0, distance)
     shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
     return shares / jnp.sum(shares)
 

@@ -1,0 +1,115 @@
+"""The conformance lists: every statistic, sampler, resampler and filter joins one, and is then tested like the rest.
+
+An entry is a function that builds the thing, so that each test can build it in its own precision.
+"""
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+import epf_jax as epf
+
+
+def scalar_theta():
+    """theta a scalar."""
+    return epf.StateSpaceModel(
+        prior=dist.Normal(0.0, 0.5),
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta * x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+
+
+def vector_theta():
+    """theta a vector, the state a vector, noise correlated, a partial observation."""
+    covariance = jnp.array([[0.5, 0.2], [0.2, 0.4]])
+    return epf.StateSpaceModel(
+        prior=dist.Normal(jnp.zeros(2), 0.5).to_event(1),
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.MultivariateNormal(
+            jnp.stack([theta[0] * x[0] + 0.1 * x[1], theta[1] * x[1]]), covariance
+        ),
+        observation=lambda theta, x, u: dist.Normal(x, 0.3).to_event(1),
+    )
+
+
+def dict_theta():
+    """theta a dict, one entry in the transition and one in the observation."""
+    return epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 0.5), "offset": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x + theta["offset"], 0.5),
+    )
+
+
+MODELS = {"scalar": scalar_theta, "vector": vector_theta, "dict": dict_theta}
+TRUTHS = {"scalar": 0.7, "vector": jnp.array([0.7, 0.4]), "dict": {"phi": 0.7, "offset": 0.5}}
+
+
+def _separable(model):
+    theta = model.prior
+    if isinstance(theta, dict):
+        return epf.separable(
+            model,
+            lambda x, u: x[None],
+            lambda theta: theta["phi"][None],
+            observation_features=lambda x, u: jnp.stack([x, jnp.ones_like(x)]),
+            observation_coefficients=lambda theta: jnp.stack([jnp.ones_like(theta["offset"]), theta["offset"]]),
+        )
+    if theta.event_shape == (2,):
+        return epf.separable(
+            model,
+            lambda x, u: (
+                jnp.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]) * jnp.array([x[0], 0.0, x[1]])[:, None]
+                + jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]) * 0.1 * x[1]
+            ),
+            lambda theta: jnp.stack([theta[0], jnp.ones_like(theta[0]), theta[1]]),
+        )
+    return epf.separable(model, lambda x, u: x[None], lambda theta: theta[None])
+
+
+STATISTICS = {
+    "conjugate": epf.conjugate,
+    "separable": _separable,
+    "taylor": lambda model: epf.taylor(model, order=2),
+    "taylor_log_density": lambda model: epf.taylor_log_density(model, order=3),
+    "chebyshev": lambda model: epf.chebyshev(model, 8),
+    "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
+    "frozen": epf.frozen,
+}
+EXACT_WHEN_LINEAR = ["conjugate", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]
+
+SAMPLERS = {
+    "random_walk": epf.random_walk,
+    "random_walk_fixed_step": lambda: epf.random_walk(0.3),
+    "random_walk_four_steps": lambda: epf.random_walk(num_steps=4),
+    "slice_sampler": epf.slice_sampler,
+    "grid_sampler": epf.grid_sampler,
+}
+
+RESAMPLERS = {
+    "multinomial": epf.multinomial,
+    "systematic": epf.systematic,
+    "stratified": epf.stratified,
+    "residual": epf.residual,
+}
+
+FILTERS = {
+    "epf": lambda model, n: epf.extended_parameter_filter(model, n),
+    "epf_taylor_bootstrap": lambda model, n: epf.extended_parameter_filter(
+        model, n, statistic=epf.taylor(model, order=2), proposal=epf.bootstrap(), resample=epf.multinomial
+    ),
+    "epf_chebyshev_adaptive": lambda model, n: epf.extended_parameter_filter(
+        model, n, statistic=epf.chebyshev(model, 6), resample=epf.when_ess_below(0.5)
+    ),
+    "epf_slice": lambda model, n: epf.extended_parameter_filter(
+        model, n, statistic=epf.taylor(model, order=1), sampler=epf.slice_sampler()
+    ),
+    "storvik": epf.storvik_filter,
+    "liu_west": epf.liu_west_filter,
+    "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel, auxiliary=False),
+    "sir": epf.bootstrap_filter,
+    "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(
+        model, n, theta=model.parameters.to_theta(model.parameters.centre)
+    ),
+}

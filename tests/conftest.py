@@ -1,0 +1,32 @@
+"""Shared set-up: compiled programs are cached between runs, and every fixture says which precision it uses."""
+
+import pathlib
+
+import jax
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture
+def x64():
+    """float64 for one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["float32", "float64"])
+def precision(request):
+    """Each test in float32 and in float64."""
+    with jax.enable_x64(request.param):
+        yield "float64" if request.param else "float32"
+
+
+def pytest_collection_modifyitems(items):
+    if jax.default_backend() != "cpu":
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs an accelerator, and jax finds only the CPU"))
