@@ -7,7 +7,7 @@
 See DESIGN in the README for the nouns; every public name is listed in `__all__`.
 """
 
-from epf_jax import exact, models
+from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.filters import (
     Filter,
@@ -57,6 +57,7 @@ __all__ = [
     "models",
     "multinomial",
     "parameter_filter",
+    "plots",
     "random_walk",
     "replicate",
     "residual",

@@ -67,20 +67,24 @@ def taylor_expansion(
 
 
 def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
-    """Names of the primitives in `function(*args)` that `jax.experimental.jet` has no rule for."""
+    """Names of the primitives between `function(*args)` and its first argument that `jet` has no rule for."""
     names: list[str] = []
 
-    def visit(jaxpr):
+    def visit(jaxpr, reached):
         for eqn in jaxpr.eqns:
+            if not any(not hasattr(v, "val") and v in reached for v in eqn.invars):  # a literal has a value
+                continue
+            reached.update(eqn.outvars)
             inner = [getattr(p, "jaxpr", p) for p in eqn.params.values() if hasattr(getattr(p, "jaxpr", p), "eqns")]
             for sub in inner:
-                visit(sub)
+                visit(sub, set(sub.invars))
             known = eqn.primitive in jet_rules or eqn.primitive.name in ("jit", "pjit")
             if not known and eqn.primitive.name not in names:
                 names.append(eqn.primitive.name)
 
     with jax.disable_jit():
-        visit(jax.make_jaxpr(function)(*args).jaxpr)
+        closed = jax.make_jaxpr(lambda first, rest: function(first, *rest))(args[0], args[1:])
+    visit(closed.jaxpr, set(closed.jaxpr.invars[: len(jax.tree.leaves(args[0]))]))
     return names
 
 

@@ -10,17 +10,18 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro.distributions.batch_util import promote_batch_shape
 
+from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
 from epf_jax.gaussian import masked_normal_log_prob, moments
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
 
@@ -49,7 +50,7 @@ class StateSpaceModel:
 
     def __post_init__(self):
         for name, arguments in _SIGNATURES.items():
-            _check_function(name, getattr(self, name), arguments)
+            check_signature(name, getattr(self, name), arguments)
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -59,7 +60,7 @@ class StateSpaceModel:
     @cached_property
     def shapes(self) -> "Shapes":
         """Shapes and dtypes of x and y, from abstract evaluation with `example_input` or the time index."""
-        return _shapes(self, self.example_input if self.example_input is not None else jnp.asarray(1))
+        return _shapes(self, example_input(self))
 
 
 class Shapes(NamedTuple):
@@ -79,10 +80,18 @@ class Shapes(NamedTuple):
 _SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
 
 
+def example_input(model: StateSpaceModel) -> Any:
+    """One row of the inputs: the model's own example, or a time index."""
+    return model.example_input if model.example_input is not None else jnp.asarray(1)
+
+
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:
     """The model with theta known: nothing is left to learn, and its own theta is the empty dict."""
-    theta = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), theta)
+    theta = jax.tree.map(lambda leaf: numeric_array("theta", leaf, "Give one value for each parameter.", float), theta)
     model.parameters.to_vector(theta)  # checks the structure and the shapes
+    values = [leaf for leaf in jax.tree.leaves(theta) if not isinstance(leaf, jax.core.Tracer)]
+    if not all(np.all(np.isfinite(leaf)) for leaf in values):
+        raise ValueError(f"theta: expected finite numbers, got {theta}.")
     return StateSpaceModel(
         prior={},
         initial=lambda _: model.initial(theta),
@@ -104,8 +113,9 @@ def simulate(
         num_steps: T.
         inputs: one row per step (any pytree of arrays with T rows), or None for the time index 1..T.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps: expected a positive number of observations, got {num_steps}.")
+    key = check_key(key)
+    check_is_model(model)
+    check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
     model = known(model, theta)
     inputs = input_rows(inputs, num_steps)
     check_model(model, jax.tree.map(lambda a: a[0], inputs))
@@ -131,7 +141,7 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
     """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None."""
     if inputs is None:
         return first + jnp.arange(num_steps)
-    inputs = jax.tree.map(jnp.asarray, inputs)
+    inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
         if leaf.ndim == 0 or leaf.shape[0] != num_steps:
             raise ValueError(
@@ -219,6 +229,15 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
 # ---------------------------------------------------------------------------------------------------------- checks
 
 
+def check_is_model(model: Any) -> None:
+    """Refuse what is not a model."""
+    if not isinstance(model, StateSpaceModel):
+        raise TypeError(
+            f"model: expected an epf.StateSpaceModel, got {type(model).__name__}: {brief(model)}. "
+            "Build one from a prior and three functions, or take one of epf.models."
+        )
+
+
 def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     """The model's shapes, or an error that says which of its pieces is wrong.
 
@@ -227,52 +246,49 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     """
     if u is None:
         return model.shapes
-    shapes = _shapes(model, u)
+    kinds = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), u)
+    leaves, structure = jax.tree.flatten(kinds)
+    shapes = _shapes_for(model, tuple(leaves), structure)
     if shapes.problem is not None:
         raise shapes.problem
     return shapes
 
 
-def _check_function(name: str, function: Any, arguments: tuple[str, ...]) -> None:
-    call = f"{name}({', '.join(arguments)})"
-    if not callable(function):
-        raise TypeError(f"{name}: expected a function {call} that returns a distribution, got {function!r}.")
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
-        raise TypeError(
-            f"{name}: it will be called as {call}, but does not take those arguments ({error}). "
-            f"Write it with {len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}, used or not."
-        ) from error
-    except ValueError:  # a builtin without a signature: the abstract evaluation will tell
-        return
+@lru_cache(maxsize=256)
+def _shapes_for(model: StateSpaceModel, leaves: tuple, structure: Any) -> Shapes:
+    """The shapes for inputs of a given kind, evaluated once: a run costs no more for being checked."""
+    return _shapes(model, jax.tree.unflatten(structure, leaves))
 
 
 def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
     key = jax.random.key(0)
     theta = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1)))
-    x = _drawn("initial", model.initial, theta)
+    x = _drawn("initial", model, theta)
     problem, y = None, None
     try:
-        x_next = _drawn("transition", model.transition, theta, x, u)
+        x_next = _drawn("transition", model, theta, x, u)
         if x_next.shape != x.shape:
             raise ValueError(
                 f"transition: draws x_t of shape {x_next.shape}, but initial draws x_0 of shape {x.shape}. "
                 "The state must keep its shape; check the broadcasting inside transition."
             )
-        y = _drawn("observation", model.observation, theta, x, u)
+        y = _drawn("observation", model, theta, x, u)
         x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
-    except _CannotEvaluateError as error:
+    except CannotEvaluateError as error:
         problem = error
     return Shapes(theta, x, y, problem)
 
 
-class _CannotEvaluateError(ValueError):
+class CannotEvaluateError(ValueError):
     """A model function raised; perhaps because it reads inputs that are not known yet."""
 
 
-def _drawn(name: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation."""
+def _drawn(name: str, model: StateSpaceModel, *arguments: Any) -> jax.ShapeDtypeStruct:
+    return drawn(name, f"{name}({', '.join(_SIGNATURES[name])})", getattr(model, name), *arguments)
+
+
+def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation; `call` is how it is written."""
     returned = []
 
     def draw(arguments):
@@ -289,15 +305,21 @@ def _drawn(name: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStru
         value = jax.eval_shape(draw, arguments)
     except Exception as error:
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
-        raise _CannotEvaluateError(
+        raise CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
-            f"It speaks of one particle: {name}({', '.join(_SIGNATURES[name])}), theta as the prior, x one state, u "
-            "one row of the inputs or the time index t. A model that reads inputs needs `inputs=` in run and step, "
-            "and `example_input=inputs[0]` in StateSpaceModel to be inspected before."
+            f"It speaks of one particle: {call}, theta as the prior, x one state, u one row of the inputs or the time "
+            "index t. A model that reads inputs needs `inputs=` in run and step, and `example_input=inputs[0]` in "
+            "StateSpaceModel to be inspected before."
         ) from error
     if returned:
         raise TypeError(
             f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
-            f"returned {type(returned[0]).__name__}. Return the distribution itself, not a number or a draw."
+            f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
     return value
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not called"
+    return f"an array of shape {value.shape}" if isinstance(value, jax.Array) else type(value).__name__

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.checks import brief
+
 Theta = Any
 """A pytree with the prior's structure."""
 
@@ -61,14 +63,14 @@ class _Leaf(NamedTuple):
 
 
 def is_distribution(d: Any) -> bool:
-    """True for anything with numpyro's `sample(key)` and `log_prob(value)`."""
-    return callable(getattr(d, "sample", None)) and callable(getattr(d, "log_prob", None))
+    """True for anything with numpyro's `sample(key)` and `log_prob(value)`; a class is not yet a distribution."""
+    return not isinstance(d, type) and callable(getattr(d, "sample", None)) and callable(getattr(d, "log_prob", None))
 
 
 def parameters(prior: Any) -> Parameters:
     """The coordinates of theta under `prior`, a distribution or a pytree of distributions."""
     treedef: Any
-    paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=is_distribution)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=lambda d: d is None or is_distribution(d))
     leaves = [_leaf(path, d) for path, d in paths]
     offsets = [sum(leaf.size for leaf in leaves[:i]) for i in range(len(leaves) + 1)]
     dim = offsets[-1]
@@ -83,7 +85,14 @@ def parameters(prior: Any) -> Parameters:
         return treedef.unflatten([leaf.transform(part) for leaf, part in zip(leaves, split(z), strict=True)])
 
     def to_vector(theta):
-        values = treedef.flatten_up_to(theta)
+        try:
+            values = treedef.flatten_up_to(theta)
+        except (ValueError, TypeError) as error:
+            shapes = treedef.unflatten([leaf.shape for leaf in leaves])
+            raise ValueError(
+                f"theta: expected the prior's structure, with shapes {shapes}, got {brief(theta)}. Give one value for "
+                "each parameter."
+            ) from error
         parts = [jnp.ravel(_inverse(leaf, jnp.asarray(v, float))) for leaf, v in zip(leaves, values, strict=True)]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 

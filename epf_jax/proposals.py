@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from epf_jax.checks import check_signature
 from epf_jax.gaussian import (
     cholesky,
     depends_on,
@@ -25,7 +26,15 @@ from epf_jax.gaussian import (
     moments,
     solve_lower,
 )
-from epf_jax.model import StateSpaceModel, log_prob, observed_log_prob
+from epf_jax.model import (
+    CannotEvaluateError,
+    StateSpaceModel,
+    check_is_model,
+    drawn,
+    example_input,
+    log_prob,
+    observed_log_prob,
+)
 from epf_jax.parameters import Theta
 
 
@@ -62,8 +71,7 @@ def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
 
     q must reach wherever the transition does. It sees y as it comes: where y may be missing, q has to cope with NaN.
     """
-    if not callable(q):
-        raise TypeError(f"q: expected a function q(theta, x_prev, y, u) that returns a distribution, got {q!r}.")
+    check_signature("q", q, ("theta", "x_prev", "y", "u"))
 
     def distribution(model, theta, x_prev, y, u):
         return q(theta, x_prev, y, u)
@@ -87,6 +95,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
 
     Missing components of y drop out of both. Other models are refused.
     """
+    check_is_model(model)
     problem = why_not_fully_adapted(model)
     if problem:
         raise ValueError(
@@ -134,7 +143,7 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
         return f"the model could not be inspected: {model.shapes.problem}"
     theta = model.parameters.to_theta(model.parameters.centre)
     x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
-    u = model.example_input if model.example_input is not None else jnp.asarray(1)
+    u = example_input(model)
     kinds: list[Any] = []
 
     def look(theta):
@@ -157,6 +166,33 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
     if depends_on(scale, x, theta):
         return "the noise of the observation depends on x."
     return ""
+
+
+def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
+    """Refuse what is not a proposal, or draws something else than states of `model`."""
+    if not isinstance(proposal, Proposal):
+        raise TypeError(
+            f"proposal: expected epf.bootstrap(), epf.fully_adapted(model) or epf.guided(q), got {proposal!r}."
+            + (" Call it: proposals are built by their functions." if callable(proposal) else "")
+        )
+    shapes = model.shapes
+    if shapes.problem is not None or proposal.blind:
+        return
+    call = "q(theta, x_prev, y, u)"
+    try:
+        x = drawn(
+            "proposal",
+            call,
+            lambda *given: proposal.distribution(model, *given),
+            *(shapes.theta, shapes.x, shapes.y, example_input(model)),
+        )
+    except CannotEvaluateError:  # perhaps it reads inputs that are not known yet
+        return
+    if x.shape != shapes.x.shape:
+        raise ValueError(
+            f"proposal: {call} draws x_t of shape {x.shape}, but the model's state has shape {shapes.x.shape}. Propose "
+            "one state for one particle."
+        )
 
 
 def _linear_observation(model, theta, x, u):

@@ -106,20 +106,39 @@ def select(
     )
 
 
-def check_resampler(resample: Any) -> None:
+def check_resampler(resample: Any, num_particles: int) -> None:
     """Refuse what is not a resampler, before anything is traced."""
-    if not callable(resample):
-        raise TypeError(
-            f"resample: expected a function (key, log_weights) -> ancestors such as epf.systematic, or "
-            f"epf.when_ess_below(0.5, epf.systematic), got {resample!r}."
-        )
+    expected = (
+        "resample: expected a function (key, log_weights) -> ancestors such as epf.systematic, or "
+        f"epf.when_ess_below(0.5, epf.systematic), got {resample!r}"
+    )
+    if not callable(resample) or resample is when_ess_below:
+        raise TypeError(f"{expected}.")
     if isinstance(resample, when_ess_below):
-        if not 0.0 <= resample.fraction <= 1.0:
+        if not _is_share(resample.fraction):
             raise ValueError(
                 f"when_ess_below: fraction is a share of the number of particles, expected 0 to 1, "
-                f"got {resample.fraction}."
+                f"got {resample.fraction!r}."
             )
-        check_resampler(resample.scheme)
+        check_resampler(resample.scheme, num_particles)
+        return
+    try:
+        drawn = jax.eval_shape(resample, jax.random.key(0), uniform_log_weights(num_particles))
+    except Exception as error:
+        raise TypeError(f"{expected}, which failed with {type(error).__name__}: {error}") from error
+    ancestors = drawn[0] if isinstance(drawn, tuple) else drawn
+    if ancestors.shape != (num_particles,) or not jnp.issubdtype(ancestors.dtype, jnp.integer):
+        raise TypeError(
+            f"{expected}, which returns {ancestors.dtype} of shape {ancestors.shape}. Return one index for each of the "
+            f"{num_particles} particles."
+        )
+
+
+def _is_share(fraction: Any) -> bool:
+    try:
+        return bool(0.0 <= fraction <= 1.0)
+    except TypeError:
+        return False
 
 
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"]) -> Ancestors:

@@ -20,8 +20,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
+from epf_jax.checks import check_key, numeric_array
 from epf_jax.filters import Filter, FilterState
-from epf_jax.model import can_be_partly_missing, check_model, input_rows
+from epf_jax.filters.base import check_is_state
+from epf_jax.model import can_be_partly_missing, check_model, example_input, input_rows
 from epf_jax.results import Results, record
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -53,13 +55,16 @@ def run(
         progress: whether to show a progress bar; the series is then scanned in pieces, with the same result.
     """
     _check_filter(filter_)
+    key = check_key(key)
     y = check_series(y, filter_, ndim_batch=0)
     num_steps = y.shape[0]
+    if state is not None:
+        _check_state(state, filter_)
     first = 1 if state is None else state.t + 1
     inputs = input_rows(inputs, num_steps, first)
     check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
     levels = _check_levels(levels)
-    key_init, key_steps = jax.random.split(_check_key(key))
+    key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state
     if progress:
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history)
@@ -94,7 +99,7 @@ def replicate(
         `Results` with a leading axis of length B on every array but `levels`.
     """
     _check_filter(filter_)
-    keys = _check_key(keys, ndim=1)
+    keys = check_key(keys, ndim=1)
     shape = _y_shape(filter_)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
     y = check_series(y, filter_, ndim_batch=1 if per_series else 0)
@@ -104,11 +109,7 @@ def replicate(
             f"jax.random.split(key, {y.shape[0]})."
         )
     num_steps = y.shape[1] if per_series else y.shape[0]
-    if inputs_per_series:
-        rows = jax.tree.map(jnp.asarray, inputs)
-        jax.tree.map(lambda a: input_rows(a[0], num_steps), rows)
-    else:
-        rows = input_rows(inputs, num_steps)
+    rows = _rows_per_series(inputs, keys.shape[0], num_steps) if inputs_per_series else input_rows(inputs, num_steps)
     check_model(filter_.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
     levels = _check_levels(levels)
 
@@ -158,16 +159,17 @@ def _in_pieces(filter_, key_steps, state, y, inputs, levels, history):
 
 def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
-    try:
-        y = jnp.asarray(y)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"y: expected an array of numbers, got {type(y).__name__}: {error}.") from error
+    y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
     if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
-        raise TypeError(f"y: expected real numbers, got dtype {y.dtype}.")
+        raise TypeError(
+            f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
+            "complex number as two components."
+        )
     expected = _y_shape(filter_)
     lead = ("B", "T")[1 - ndim_batch :]
     if y.ndim < len(lead) or (expected is not None and y.shape[len(lead) :] != expected):
-        shape = ", ".join([*lead, *map(str, expected or ("...",))])
+        shape = ", ".join([*lead, *map(str, ("...",) if expected is None else expected)])
+        shape = shape if "," in shape else f"{shape},"
         raise ValueError(
             f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
             f"got shape {y.shape}."
@@ -195,8 +197,7 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
     if not partly.any():
         return
     theta = model.parameters.to_theta(model.parameters.centre)
-    u = model.example_input if model.example_input is not None else jnp.asarray(1)
-    d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), u)
+    d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), example_input(model))
     if not can_be_partly_missing(d, expected):
         raise ValueError(
             f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
@@ -218,20 +219,33 @@ def _check_filter(filter_: Any) -> None:
         )
 
 
-def _check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if typed and key.ndim == ndim:
-        return key
-    raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1
-    if raw:  # an old-style key, as jax.random.PRNGKey makes it
-        return jax.random.wrap_key_data(key)
-    wanted = "a key, jax.random.key(0)" if ndim == 0 else "B keys, jax.random.split(jax.random.key(0), B)"
-    got = f"an array of shape {key.shape} and dtype {key.dtype}" if isinstance(key, jax.Array) else repr(key)
-    raise TypeError(f"{'keys' if ndim else 'key'}: expected {wanted}, got {got}.")
+def _check_state(state: Any, filter_: Filter) -> None:
+    check_is_state(state)
+    expected = jax.eval_shape(filter_.init, jax.random.key(0))
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {shapes[1]}, got "
+            f"shapes {shapes[0]}. Go on with the filter that made the state."
+        )
+
+
+def _rows_per_series(inputs: Any, num_series: int, num_steps: int) -> Any:
+    rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays of shape (B, T, ...)."), inputs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        if leaf.shape[:2] != (num_series, num_steps):
+            raise ValueError(
+                f"inputs{jax.tree_util.keystr(path)}: expected shape ({num_series}, {num_steps}, ...), one series of "
+                f"rows for each key, got shape {leaf.shape}. For inputs shared by all, leave inputs_per_series False."
+            )
+    return rows
 
 
 def _check_levels(levels: Any) -> tuple[float, ...]:
-    levels = tuple(float(level) for level in levels)
+    try:
+        levels = tuple(float(level) for level in levels)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"levels: expected a tuple of numbers such as (0.05, 0.5, 0.95), got {levels!r}.") from error
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels: expected quantile levels strictly between 0 and 1, got {levels}.")
     return levels

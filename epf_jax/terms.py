@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.gaussian import depends_on, is_affine, is_gaussian, mask_covariance, mask_missing, moments
-from epf_jax.model import StateSpaceModel, log_prob, observed_log_prob
+from epf_jax.model import StateSpaceModel, example_input, log_prob, observed_log_prob
 
 
 class Term(NamedTuple):
@@ -69,7 +69,7 @@ def path_terms(model: StateSpaceModel) -> Terms:
     """
     to_theta, z = model.parameters.to_theta, model.parameters.centre
     shapes = model.shapes
-    u = model.example_input if model.example_input is not None else jnp.asarray(1)
+    u = example_input(model)
     x = jnp.zeros(shapes.x.shape, shapes.x.dtype)
     y = None if shapes.y is None else jnp.zeros(shapes.y.shape, shapes.y.dtype)
     example = (x, x, y, u)

@@ -52,7 +52,7 @@ def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x6
 @pytest.mark.parametrize("model_name", MODELS)
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_work_under_jit_and_vmap_in_both_precisions(name, model_name, precision):
-    model, x, y, statistic, S = path_and_statistic(name, model_name)
+    model, _, _, statistic, S = path_and_statistic(name, model_name)
     theta = model.parameters.sample(jax.random.key(3), 4)
     keys = jax.random.split(jax.random.key(4), 4)
     many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), S)

@@ -1,12 +1,13 @@
 """Oracles: the exact answers that filters are judged by."""
 
-from epf_jax.exact.grid import GridPosterior, kl, posterior
+from epf_jax.exact.grid import GridPosterior, axes_around, kl, posterior
 from epf_jax.exact.kalman import kalman, kalman_log_evidence
 from epf_jax.exact.known_path import known_path, path_log_likelihood
 from epf_jax.exact.quadrature import nodes_around, quadrature, quadrature_log_evidence
 
 __all__ = [
     "GridPosterior",
+    "axes_around",
     "kalman",
     "kalman_log_evidence",
     "kl",

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.exact.data import as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
 from epf_jax.gaussian import (
     cholesky,
@@ -32,7 +33,7 @@ def kalman_log_evidence(
     model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], *, inputs: Any = None
 ) -> Float[Array, " T"]:
     """Log p(y_1:t | theta) for every t, by the Kalman filter."""
-    y = jnp.asarray(y, float)
+    y = as_observations(model, theta, y).astype(float)
     rows = input_rows(inputs, y.shape[0])
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))
     x_shape = model.shapes.x.shape
@@ -77,6 +78,11 @@ def kalman(
 
 def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:
     x = jnp.zeros(model.shapes.x.shape)
+    if not is_gaussian(model.initial(theta)):
+        raise ValueError(
+            f"kalman: the initial distribution must be Gaussian, but is {type(model.initial(theta)).__name__}. For a "
+            "model with a one-dimensional state use exact.quadrature."
+        )
     for name, function in (("transition", model.transition), ("observation", model.observation)):
         kinds: list[Array] = []
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.exact.data import as_observations, as_path
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
 from epf_jax.model import StateSpaceModel, input_rows, log_prob, observed_log_prob
 from epf_jax.parameters import Theta
@@ -24,7 +25,13 @@ def path_log_likelihood(
     inputs: Any = None,
 ) -> Float[Array, " T"]:
     """Log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
-    x = jnp.asarray(x)
+    x = as_path(model, theta, x)
+    if y is not None:
+        y = as_observations(model, theta, y)
+        if len(y) != len(x) - 1:
+            raise ValueError(
+                f"y: expected {len(x) - 1} observations for the path x_0..x_{len(x) - 1}, got {len(y)}. x_0 has none."
+            )
     rows = input_rows(inputs, x.shape[0] - 1)
 
     def term(x_prev, x, u):
@@ -35,7 +42,7 @@ def path_log_likelihood(
 
     terms = jax.vmap(term)(x[:-1], x[1:], rows)
     if y is not None:
-        terms = terms + jax.vmap(observed)(x[1:], jnp.asarray(y), rows)
+        terms = terms + jax.vmap(observed)(x[1:], y, rows)
     return log_prob(model.initial(theta), x[0]) + jnp.cumsum(terms)
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.exact.data import as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
 from epf_jax.model import StateSpaceModel, input_rows, log_prob, observed_log_prob
 from epf_jax.parameters import Theta
@@ -58,8 +59,8 @@ def quadrature_log_evidence(
             f"quadrature: the state must be a scalar, but has shape {model.shapes.x.shape}. A linear-Gaussian model of "
             "any size has exact.kalman."
         )
-    y, nodes = jnp.asarray(y), jnp.asarray(nodes, float)
-    nodes = jnp.broadcast_to(nodes, (y.shape[0] + 1, nodes.shape[-1]))
+    y = as_observations(model, theta, y)
+    nodes = _check_nodes(nodes, y.shape[0])
     rows = input_rows(inputs, y.shape[0])
 
     def step(carry, row):
@@ -96,3 +97,13 @@ def quadrature(
         lambda theta: quadrature_log_evidence(model, theta, y, nodes, inputs=inputs),
         batch_size=batch_size,
     )
+
+
+def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
+    nodes = jnp.asarray(nodes, float)
+    if nodes.ndim not in (1, 2) or nodes.shape[-1] < 2 or (nodes.ndim == 2 and len(nodes) != num_steps + 1):
+        raise ValueError(
+            f"nodes: expected one grid of G >= 2 states, shape (G,), or one for each of x_0..x_{num_steps}, shape "
+            f"({num_steps + 1}, G), got shape {nodes.shape}. Use jnp.linspace or exact.nodes_around."
+        )
+    return jnp.broadcast_to(nodes, (num_steps + 1, nodes.shape[-1]))

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.model import StateSpaceModel, check_model
+from epf_jax.checks import check_key, check_whole_number
+from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.resampling import Selection, check_resampler
 from epf_jax.weights import Weighing
@@ -74,14 +75,16 @@ class Filter(NamedTuple):
 def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, step: Callable) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
-    Adds what every filter owes its user: the time index for a missing u, a check of y's shape against the model, and
-    compilation.
+    Adds what every filter owes its user: the time index for a missing u, checks of the kinds and shapes of what comes
+    in, and compilation.
     """
 
     def checked_init(key):
-        return _strongly_typed(init(key))
+        return _strongly_typed(init(check_key(key)))
 
     def checked_step(key, state, y, u=None):
+        key = check_key(key)
+        check_is_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
         state, info = step(key, state, y, u)
@@ -93,6 +96,15 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
 def _strongly_typed(state: FilterState) -> FilterState:
     """The state without weak types, which would make the second step compile again."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+
+
+def check_is_state(state: Any) -> None:
+    """Refuse what is not a filter's state."""
+    if not isinstance(state, FilterState):
+        raise TypeError(
+            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got "
+            f"{type(state).__name__}. The arguments of step are (key, state, y, u)."
+        )
 
 
 def as_observation(y: Any, expected: Any) -> Array:
@@ -113,13 +125,9 @@ def missing_where(condition: Any, y: Array) -> Array:
 
 def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> None:
     """Refuse wrong arguments common to all filters, by name."""
-    if not isinstance(model, StateSpaceModel):
-        raise TypeError(f"model: expected an epf.StateSpaceModel, got {type(model).__name__}: {model!r}.")
-    if isinstance(num_particles, bool) or not isinstance(num_particles, int) or num_particles < 1:
-        raise ValueError(
-            f"num_particles: expected a positive whole number, got {num_particles!r}. A thousand is a good start."
-        )
-    check_resampler(resample)
+    check_is_model(model)
+    check_whole_number("num_particles", num_particles, hint="A thousand is a good start.")
+    check_resampler(resample, num_particles)
     check_model(model)
 
 

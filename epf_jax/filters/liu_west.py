@@ -17,6 +17,7 @@ EPF perturbs each coordinate by its own standard deviation inside a plain SIR fi
 auxiliary=False`. Either sticks for ever once V reaches zero. The kernel acts in unconstrained coordinates.
 """
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.checks import check_signature
 from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, step_info
 from epf_jax.model import StateSpaceModel, observed_log_prob, sample_each
 from epf_jax.resampling import Resampler, select, systematic
@@ -63,8 +65,9 @@ def liu_west_filter(
         resample: the resampling scheme.
     """
     check_filter_arguments(model, num_particles, resample)
-    if not 0.0 < rho <= 1.0:
-        raise ValueError(f"rho: expected a shrinkage above 0 and at most 1, got {rho}.")
+    if not isinstance(rho, numbers.Real) or not 0.0 < rho <= 1.0:
+        raise ValueError(f"rho: expected a shrinkage above 0 and at most 1, got {rho!r}. Liu and West's is 0.95 or so.")
+    check_signature("kernel", kernel, ("z", "log_weights"), returns="a matrix, such as epf.coordinate_kernel")
     coordinates, N = model.parameters, num_particles
     if coordinates.dim == 0:
         raise ValueError("liu_west_filter: the model's prior is empty, so there is no theta to learn.")

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, missing_where, step_info
 from epf_jax.model import StateSpaceModel, sample_each
-from epf_jax.proposals import Proposal, bootstrap, fully_adapted, why_not_fully_adapted
+from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted, why_not_fully_adapted
 from epf_jax.resampling import Resampler, select, systematic
 from epf_jax.samplers import Sampler, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
@@ -108,7 +108,8 @@ def parameter_filter(
 ) -> Filter:
     """The one implementation behind Storvik's filter, the EPF and SIR: every part is given, none chosen."""
     check_filter_arguments(model, num_particles, resample)
-    _check_parts(statistic, proposal)
+    _check_statistic(statistic)
+    check_proposal(proposal, model)
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     coordinates, N, look_ahead = model.parameters, num_particles, proposal.look_ahead
@@ -193,14 +194,9 @@ def _default_statistic(model: StateSpaceModel) -> Statistic:
     return taylor(model, order=4, sampler=sampler)
 
 
-def _check_parts(statistic: Any, proposal: Any) -> None:
+def _check_statistic(statistic: Any) -> None:
     if not isinstance(statistic, Statistic):
         raise TypeError(
             f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}."
             + (" Call it with the model." if callable(statistic) else "")
-        )
-    if not isinstance(proposal, Proposal):
-        raise TypeError(
-            f"proposal: expected epf.bootstrap(), epf.fully_adapted(model) or epf.guided(q), got {proposal!r}."
-            + (" Call it: proposals are built by their functions." if callable(proposal) else "")
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.weights import Population
@@ -29,3 +30,14 @@ class Sampler(NamedTuple):
     step: Callable[[Any, Float[Array, " P"], LogDensity, Population], tuple[Float[Array, " P"], SampleInfo]]
     name: str
     max_dim: int | None = None
+
+
+def per_coordinate(name: str, value: Any, theta: Float[Array, " P"]) -> Float[Array, " P"]:
+    """One number for each coordinate of theta, from one for all or one each."""
+    value = jnp.asarray(value, theta.dtype)
+    if value.shape not in ((), theta.shape):
+        raise ValueError(
+            f"{name}: expected one number, or one for each of the {theta.shape[0]} unconstrained coordinates of theta, "
+            f"got shape {value.shape}."
+        )
+    return jnp.broadcast_to(value, theta.shape)

@@ -7,6 +7,7 @@ draw inverts that piecewise-quadratic distribution function exactly. Draws do no
 import jax
 import jax.numpy as jnp
 
+from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler
 
 
@@ -18,10 +19,8 @@ def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
             standard deviations: an eighth of one by default.
         half_width: the grid reaches this many population standard deviations to either side of its mean.
     """
-    if num_points < 3:
-        raise ValueError(f"num_points: expected at least 3 grid points, got {num_points}.")
-    if half_width <= 0:
-        raise ValueError(f"half_width: expected a positive number of standard deviations, got {half_width}.")
+    check_whole_number("num_points", num_points, least=3)
+    check_positive("half_width", half_width, "a positive number of population standard deviations")
 
     def step(key, theta, log_density, population):
         offsets = jnp.linspace(-half_width, half_width, num_points, dtype=theta.dtype)

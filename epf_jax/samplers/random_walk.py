@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.samplers.base import SampleInfo, Sampler
+from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate
 
 
 def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_steps: int = 1) -> Sampler:
@@ -21,17 +22,16 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
             Gelman and Gilks (1997).
         num_steps: Metropolis-Hastings steps per observation; the paper takes one.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps: expected at least one Metropolis-Hastings step, got {num_steps}.")
-    if step_size is not None and not jnp.all(jnp.asarray(step_size) > 0):
-        raise ValueError(f"step_size: expected positive standard deviations, got {step_size}.")
+    check_whole_number("num_steps", num_steps, hint="The paper takes one Metropolis-Hastings step.")
+    if step_size is not None:
+        check_positive("step_size", step_size, "positive standard deviations, or None to scale by the population")
 
     def step(key, theta, log_density, population):
         dim = theta.shape[0]
         if step_size is None:
             scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))
         else:
-            scale_tril = jnp.diag(jnp.broadcast_to(jnp.asarray(step_size, theta.dtype), (dim,)))
+            scale_tril = jnp.diag(per_coordinate("step_size", step_size, theta))
         key_move, key_accept = jax.random.split(key)
         moves = jax.random.normal(key_move, (num_steps, dim), theta.dtype) @ scale_tril.T
         log_uniforms = -jax.random.exponential(key_accept, (num_steps,), theta.dtype)

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.samplers.base import SampleInfo, Sampler
+from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate
 
 
 def slice_sampler(
@@ -25,15 +26,14 @@ def slice_sampler(
         max_shrinks: points tried per coordinate; each failure cuts the interval at that point.
     """
     for name, number in (("max_steps_out", max_steps_out), ("max_shrinks", max_shrinks)):
-        if number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}.")
-    if width is not None and not jnp.all(jnp.asarray(width) > 0):
-        raise ValueError(f"width: expected positive widths, got {width}.")
+        check_whole_number(name, number)
+    if width is not None:
+        check_positive("width", width, "positive widths, or None to scale by the population")
 
     def step(key, theta, log_density, population):
         dim = theta.shape[0]
         spread = jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
-        widths = 2.0 * spread if width is None else jnp.broadcast_to(jnp.asarray(width, theta.dtype), (dim,))
+        widths = 2.0 * spread if width is None else per_coordinate("width", width, theta)
         moved = []
         for i, key_i in enumerate(jax.random.split(key, dim)):
 

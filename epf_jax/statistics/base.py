@@ -10,9 +10,10 @@ every statistic's `log_density` means the same number, and running sums stay sma
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.samplers import LogDensity, Sampler, random_walk
 from epf_jax.weights import Population
 
@@ -71,9 +72,12 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
             f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
         )
 
+    prior = Population(coordinates.centre, jnp.diag(coordinates.scale))
+    # Steps or widths of the wrong length are found now, not at the first observation.
+    jax.eval_shape(lambda key, z: sampler.step(key, z, coordinates.log_prior, prior), jax.random.key(0), prior.mean)
+
     def sample(key, S, theta, population=None):
-        if population is None:
-            population = Population(coordinates.centre, jnp.diag(coordinates.scale))
+        population = prior if population is None else population
         z = coordinates.to_vector(theta)
         z, info = sampler.step(key, z, statistic.log_target(S), population)
         return coordinates.to_theta(z), info
@@ -83,14 +87,12 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
 
 def check_model_learns(model: StateSpaceModel, who: str) -> None:
     """Refuse a model with nothing to learn."""
+    check_is_model(model)
     if model.parameters.dim == 0:
-        raise ValueError(f"{who}: the model's prior is empty, so there is no theta to learn.")
-
-
-def check_positive_int(name: str, value: Any) -> None:
-    """Refuse anything but a positive whole number, by name."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: expected a positive whole number, got {value!r}.")
+        raise ValueError(
+            f"{who}: the model's prior is empty, so there is no theta to learn. With theta known, use "
+            "epf.bootstrap_filter(model, num_particles)."
+        )
 
 
 def _no_sampler(*_: Any, **__: Any) -> Any:

@@ -7,6 +7,7 @@ polynomial is best at a point and may turn upwards away from it. Outside the box
 are taken, so any transition and any observation will do.
 """
 
+import numbers
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from epf_jax.checks import check_positive
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
@@ -66,8 +68,8 @@ def chebyshev(
     coordinates, terms = model.parameters, path_terms(model)
     counts = _node_counts(num_nodes, coordinates)
     low_0, high_0 = _box(box, coordinates)
-    if shrink is not None and not shrink > 0:
-        raise ValueError(f"shrink: expected a positive number of standard deviations, or None, got {shrink}.")
+    if shrink is not None:
+        check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     reference = coordinates.centre
     compress, expand = (_compress, _expand) if shrink is not None else (lambda v, top: v, lambda v, top: v)
 
@@ -189,7 +191,7 @@ def _node_counts(num_nodes: Any, coordinates: Parameters) -> tuple[int, ...]:
         )
     given = DEFAULT_NODES[p] if num_nodes is None else num_nodes
     counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
-    if len(counts) != p or not all(isinstance(n, int) and n >= 2 for n in counts):
+    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= 2 for n in counts):
         raise ValueError(
             f"num_nodes: expected a whole number of at least 2, or one for each of the {p} parameters "
             f"({', '.join(coordinates.names)}), got {num_nodes!r}."
@@ -212,7 +214,8 @@ def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:
     ordered = np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)
     if not ordered:
         raise ValueError(
-            f"box: every lower end must be finite, inside the support, and below its upper end, got {box}."
+            f"box: every end must be finite and strictly inside the support, and every lower end below its upper end, "
+            f"got {box}."
         )
     draws = np.asarray(jax.vmap(coordinates.to_vector)(coordinates.sample(jax.random.key(0), 10_000)))
     share = np.mean(np.all((draws >= np.asarray(low)) & (draws <= np.asarray(high)), axis=1))

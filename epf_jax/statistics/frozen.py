@@ -2,13 +2,14 @@
 
 import jax.numpy as jnp
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.samplers import SampleInfo
 from epf_jax.statistics.base import Statistic
 
 
 def frozen(model: StateSpaceModel) -> Statistic:
     """The empty statistic. Its theta moves only by resampling, and degenerates: the baseline of the field."""
+    check_is_model(model)
     coordinates = model.parameters
 
     def init(x_0=None):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.checks import check_signature, shape_of_call
 from epf_jax.gaussian import solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.samplers import Sampler
@@ -111,12 +112,19 @@ def _part(term, features, coefficients, model, example):
         )
     _, x, _, u = example
     theta = model.parameters.to_theta(model.parameters.centre)
-    h = jax.eval_shape(coefficients, theta).shape
-    l = jax.eval_shape(features, x, u).shape
-    if len(h) != 1 or l not in {(h[0],), (h[0], gaussian.dim)} or (len(l) == 1 and gaussian.dim != 1):
+    check_signature(f"{prefix}features", features, ("x", "u"), returns="an array")
+    check_signature(f"{prefix}coefficients", coefficients, ("theta",), returns="a vector")
+    h = shape_of_call(f"{prefix}coefficients", coefficients, theta)
+    l = shape_of_call(f"{prefix}features", features, x, u)
+    if len(h) != 1:
         raise ValueError(
-            f"{prefix}features: expected shape (m, {gaussian.dim}){' or (m,)' if gaussian.dim == 1 else ''} for m = "
-            f"{h} coefficients of shape (m,), got features of shape {l}."
+            f"{prefix}coefficients: expected a vector h(theta) of shape (m,), got shape {h}. Put the m numbers into "
+            "one vector, for example with jnp.stack."
+        )
+    if l not in {(h[0],), (h[0], gaussian.dim)} or (len(l) == 1 and gaussian.dim != 1):
+        raise ValueError(
+            f"{prefix}features: expected shape (m, {gaussian.dim}){' or (m,)' if gaussian.dim == 1 else ''} for the "
+            f"m = {h[0]} coefficients, one row each, got shape {l}."
         )
     _check_same_mean(gaussian, features, coefficients, model, example, prefix)
     return gaussian, features, coefficients, h[0]

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import depends_on, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, multiply, num_coefficients
 from epf_jax.samplers import Sampler
-from epf_jax.statistics.base import Statistic, check_model_learns, check_positive_int, from_log_target
+from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require_inspectable, whiten
 
 
@@ -80,17 +81,16 @@ def taylor_log_density(
         radius: half-width of the box that theta is confined to, in prior standard deviations of each coordinate.
         sampler: how theta is drawn; one step of `random_walk()` by default.
     """
-    if not radius > 0:
-        raise ValueError(f"radius: expected a positive number of prior standard deviations, got {radius}.")
+    check_positive("radius", radius, "a positive number of prior standard deviations")
     return _taylor(model, order, centre, sampler, radius=radius, gaussian=False)
 
 
 def _taylor(model, order, centre, sampler, *, radius, gaussian):
-    check_positive_int("order", order)
+    check_whole_number("order", order, hint="It is the degree of the expansion, 7 in the paper.")
     check_model_learns(model, "taylor")
     require_inspectable(model, "taylor")
     coordinates, terms = model.parameters, path_terms(model)
-    c = coordinates.centre if centre is None else coordinates.to_vector(centre)
+    c = coordinates.centre if centre is None else _vector(centre, coordinates)
 
     def piece(term: Term) -> _Piece:
         found = gaussian_term(term, c, terms.example) if gaussian else None
@@ -125,6 +125,13 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
         return log_density
 
     return from_log_target(model, init, update, log_target, sampler)
+
+
+def _vector(centre, coordinates):
+    try:
+        return coordinates.to_vector(centre)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"centre: expected a theta with the prior's structure, got {centre!r}. {error}") from error
 
 
 def _add(s, phi):

@@ -1,0 +1,1 @@
+"""Benchmarks: accuracy against exact posteriors, speed, and what the README quotes of them."""

@@ -1,0 +1,59 @@
+"""What every benchmark shares: the machine it ran on, its table on the screen, its numbers in a file."""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import time
+from typing import Any
+
+import jax
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+PACKAGES = ("jax", "jaxlib", "numpyro", "numpy")
+
+
+def machine() -> dict[str, Any]:
+    """Hardware and versions, stored beside every number."""
+    processor = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        processor = names[0] if names else processor
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print rows as a table; a row's keys are the columns."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_text(row.get(c, "")) for c in columns] for row in rows]
+    widths = [max(len(c), *(len(r[i]) for r in cells)) for i, c in enumerate(columns)]
+    print(f"\n{title}")
+    print("  ".join(c.ljust(w) for c, w in zip(columns, widths, strict=True)))
+    print("  ".join("-" * w for w in widths))
+    for row in cells:
+        print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)), flush=True)
+
+
+def save(name: str, settings: dict[str, Any], rows: list[dict[str, Any]]) -> pathlib.Path:
+    """Write a benchmark's rows, settings and machine to `benchmarks/results/NAME.json`."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"settings": settings, "machine": machine(), "rows": rows}, indent=1) + "\n")
+    return path
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,87 @@
+"""Checks of Python-level arguments, shared by the builders: each refuses by name, before anything is traced."""
+
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+
+def brief(value: Any) -> str:
+    """The value's repr, cut to a line."""
+    written = repr(value)
+    return written if len(written) <= 120 else f"{written[:117]}..."
+
+
+def check_whole_number(name: str, value: Any, least: int = 1, hint: str = "") -> None:
+    """Refuse anything but a whole number of at least `least`; True and False are no numbers here."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        expected = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
+        raise ValueError(f"{name}: expected {expected}, got {value!r}." + (f" {hint}" if hint else ""))
+
+
+def check_positive(name: str, value: Any, what: str) -> None:
+    """Refuse anything but positive numbers, one or an array of them."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    try:
+        positive = bool(jnp.all(jnp.asarray(value, float) > 0))
+    except (TypeError, ValueError):
+        positive = False
+    if not positive:
+        raise ValueError(f"{name}: expected {what}, got {value!r}.")
+
+
+def check_signature(name: str, function: Any, arguments: tuple[str, ...], returns: str = "a distribution") -> None:
+    """Refuse what cannot be called with `arguments`."""
+    call = f"{name}({', '.join(arguments)})"
+    is_distribution = hasattr(function, "log_prob") and not isinstance(function, type)
+    if not callable(function) or is_distribution:  # numpyro's distributions are callable, too
+        raise TypeError(
+            f"{name}: expected a function {call} that returns {returns}, got {brief(function)}. "
+            f"Write it as lambda {', '.join(arguments)}: ..."
+        )
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: it will be called as {call}, but does not take those arguments ({error}). "
+            f"Write it with {len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}, used or not."
+        ) from error
+    except ValueError:  # a builtin without a signature: the abstract evaluation will tell
+        return
+
+
+def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
+    """The random key, or array of keys, as a typed key."""
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if typed and key.ndim == ndim:
+        return key
+    raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1
+    if raw:  # an old-style key, as jax.random.PRNGKey makes it
+        return jax.random.wrap_key_data(key)
+    wanted = "a key, jax.random.key(0)" if ndim == 0 else "B keys, jax.random.split(jax.random.key(0), B)"
+    got = f"an array of shape {key.shape} and dtype {key.dtype}" if isinstance(key, jax.Array) else brief(key)
+    raise TypeError(f"{'keys' if ndim else 'key'}: expected {wanted}, got {got}.")
+
+
+def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
+    """The value as an array of numbers."""
+    try:
+        return jnp.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
+
+
+def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, ...]:
+    """Shape of the array that a user's function returns, by abstract evaluation."""
+    try:
+        return jax.eval_shape(lambda *a: jnp.asarray(function(*a)), *arguments).shape
+    except Exception as error:
+        given = ", ".join(str(jax.tree.map(jnp.shape, argument)) for argument in arguments)
+        raise ValueError(
+            f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}"
+        ) from error

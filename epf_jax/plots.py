@@ -1,0 +1,120 @@
+"""Pictures of a run. Needs matplotlib: `pip install epf_jax[plots]`."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.exact import GridPosterior
+from epf_jax.results import Results
+
+_FILTER, _EXACT, _TRUTH = "#1f5fa8", "#d1662a", "#333333"
+
+
+def plot_theta(
+    results: Results,
+    *,
+    exact: GridPosterior | None = None,
+    truth: Any = None,
+    title: str | None = None,
+    labels: tuple[str, str] = ("filter", "exact"),
+) -> Any:
+    """A figure of every parameter's posterior over time: mean and 90% band, with the exact ones and the truth if given.
+
+    Args:
+        results: a run that kept its quantiles.
+        exact: the exact posterior at the same times.
+        truth: the parameters that made the data, with the prior's structure.
+        title: of the figure.
+        labels: how the legend names the filter and the exact posterior.
+
+    Returns:
+        The matplotlib figure.
+    """
+    plt = _pyplot()
+    if results.levels.shape[-1] < 2:
+        raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
+    series = _scalar_series(results.theta)
+    truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
+    references: list[Any] = [None] * len(series) if exact is None else _exact_series(exact)
+    figure, axes = plt.subplots(len(series), 1, figsize=(9, 1 + 3.2 * len(series)), sharex=True, squeeze=False)
+    for i, (ax, (name, mean, low, high)) in enumerate(zip(axes[:, 0], series, strict=True)):
+        t = np.arange(1, len(mean) + 1)
+        band = f"{labels[0]}: mean, {_coverage(results)} band"
+        ax.fill_between(t, low, high, color=_FILTER, alpha=0.22, linewidth=0, label=band)
+        ax.plot(t, mean, color=_FILTER, linewidth=2.6)
+        if references[i] is not None:
+            centre, lower, upper = references[i]
+            for curve, width in ((centre, 1.5), (lower, 1.0), (upper, 1.0)):
+                label = f"{labels[1]}: mean, 90% band" if curve is centre else None
+                ax.plot(t, curve, color=_EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label)
+        if truths:
+            ax.axhline(truths[i], color=_TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
+        ax.set_ylabel(name)
+        ax.margins(x=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].legend(loc="best", frameon=False, fontsize=9)
+    axes[-1, 0].set_xlabel("observations t")
+    if title:
+        axes[0, 0].set_title(title, loc="left", fontsize=11)
+    figure.tight_layout()
+    return figure
+
+
+def plot_diagnostics(results: Results) -> Any:
+    """A figure of the effective sample size, theta's acceptance rate and the log-evidence over time."""
+    plt = _pyplot()
+    num_particles = results.final.log_weights.shape[-1]
+    panels = (
+        (f"effective sample size\n(of {num_particles})", results.ess),
+        ("acceptance of\ntheta's moves", results.acceptance),
+        ("log-evidence", results.log_evidence),
+    )
+    figure, axes = plt.subplots(len(panels), 1, figsize=(9, 6.5), sharex=True)
+    for ax, (label, values) in zip(axes, panels, strict=True):
+        ax.plot(np.arange(1, len(values) + 1), np.asarray(values), color=_FILTER, linewidth=1.2)
+        ax.set_ylabel(label)
+        ax.margins(x=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("observations t")
+    figure.align_ylabels(axes)
+    figure.tight_layout()
+    return figure
+
+
+def _pyplot():
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'epf_jax[plots]'.") from error
+    if not hasattr(matplotlib, "backend_bases"):  # nothing chosen yet: a backend that needs no screen
+        matplotlib.use("Agg", force=False)
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _scalar_series(summary):
+    """(name, mean, low, high) over time for every scalar component of theta."""
+    named = jax.tree_util.tree_leaves_with_path(summary.mean)
+    found = []
+    for (path, mean), bands in zip(named, jax.tree.leaves(summary.quantiles), strict=True):
+        name = "".join(str(getattr(p, "key", getattr(p, "idx", p))) for p in path) or "theta"
+        mean, bands = np.asarray(mean), np.asarray(bands)
+        flat, edges = mean.reshape(len(mean), -1), bands.reshape(len(mean), -1, bands.shape[-1])
+        for j in range(flat.shape[1]):
+            label = name if mean.ndim == 1 else f"{name}[{j}]"
+            found.append((label, flat[:, j], edges[:, j, 0], edges[:, j, -1]))
+    return found
+
+
+def _exact_series(exact: GridPosterior):
+    edges = jax.tree.leaves(exact.quantiles((0.05, 0.95)))
+    return [
+        (np.asarray(m), np.asarray(q)[:, 0], np.asarray(q)[:, 1])
+        for m, q in zip(jax.tree.leaves(exact.mean), edges, strict=True)
+    ]
+
+
+def _coverage(results: Results) -> str:
+    return f"{float(results.levels[-1] - results.levels[0]):.0%}"

@@ -1,0 +1,647 @@
+"""Every wrong input is refused by name: the argument, what was expected, what came, and what to do about it.
+
+Each row is (what the message must say, the call that is wrong). A message starts with the name of the argument.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.scipy.special import gammaln
+
+import epf_jax as epf
+from epf_jax import exact
+
+KEY = jax.random.key(0)
+Y = jnp.array([0.1, 0.2, 0.3])
+
+
+def ar1(**pieces):
+    """A linear-Gaussian AR(1), with some of its pieces replaced."""
+    given = {
+        "prior": {"phi": dist.Normal(0.0, 0.5)},
+        "initial": lambda theta: dist.Normal(0.0, 1.0),
+        "transition": lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+        "observation": lambda theta, x, u: dist.Normal(x, 0.5),
+    }
+    return epf.StateSpaceModel(**(given | pieces))
+
+
+@cache
+def model():
+    return ar1()
+
+
+@cache
+def filter_():
+    return epf.extended_parameter_filter(model(), 8)
+
+
+def build(**pieces):
+    return epf.extended_parameter_filter(ar1(**pieces), 8)
+
+
+def two_parameters():
+    return ar1(
+        prior={"a": dist.Normal(0.0, 0.5), "b": dist.Normal(0.0, 0.5)},
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x + theta["b"], 1.0),
+    )
+
+
+def vector_state(observation):
+    return ar1(
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0).to_event(1),
+        observation=observation,
+    )
+
+
+def refuses(*rows):
+    """Parametrise a test by rows (message, call)."""
+    return pytest.mark.parametrize(("message", "call"), rows, ids=[f"{i}-{row[0][:40]}" for i, row in enumerate(rows)])
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+
+@refuses(
+    (r"^prior: expected a distribution.*'theta' is float: 0\.3.*Wrap it", lambda: build(prior=0.3)),
+    (r"^prior: expected a distribution.*'phi' is float: 0\.3.*Wrap it", lambda: build(prior={"phi": 0.3})),
+    (r"^prior: expected a distribution.*'phi' is NoneType.*Wrap it", lambda: build(prior={"phi": None})),
+    (r"^prior: expected a distribution.*'theta' is NoneType.*Wrap it", lambda: build(prior=None)),
+    (r"^prior: expected a distribution.*'phi'.*class.*Normal.*Wrap it", lambda: build(prior={"phi": dist.Normal})),
+    (r"^prior: expected a distribution.*'theta' is str.*Wrap it", lambda: build(prior="normal")),
+    (r"^prior: the parameter 'phi' is discrete \(Poisson\).*Move", lambda: build(prior={"phi": dist.Poisson(3.0)})),
+)
+def test_a_prior_that_is_no_continuous_distribution_is_refused(message, call):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("initial", r"initial\(theta\)"),
+        ("transition", r"transition\(theta, x_prev, u\)"),
+        ("observation", r"observation\(theta, x, u\)"),
+    ],
+)
+def test_a_model_function_that_is_no_function_to_distributions_is_refused(name, call):
+    for wrong, got in ((0.3, "0.3"), (dist.Normal(0.0, 1.0), "numpyro"), ("normal", "'normal'")):
+        with pytest.raises(TypeError, match=rf"^{name}: expected a function {call}.*got.*{got}.*Write it as lambda"):
+            ar1(**{name: wrong})
+    for wrong in (lambda: dist.Normal(0.0, 1.0), lambda a, b: dist.Normal(0.0, 1.0)):
+        with pytest.raises(TypeError, match=rf"^{name}: it will be called as {call}.*Write it with"):
+            ar1(**{name: wrong})
+    for wrong, got in (
+        (lambda *_: 0.3, "float"),
+        (lambda *_: jnp.zeros(2), r"an array of shape \(2,\)"),
+        (lambda *_: None, "NoneType"),
+        (lambda *_: dist.Normal, "the class Normal, not called"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name}: expected a distribution.*returned {got}.*Return the dist"):
+            build(**{name: wrong})
+
+
+def test_a_transition_that_changes_the_states_shape_is_refused():
+    with pytest.raises(ValueError, match=r"^transition: draws x_t of shape \(2,\), but .* \(\).*must keep its shape"):
+        build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * jnp.ones(2), 1.0))
+
+
+def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
+    with pytest.raises(ValueError, match=r"^initial: calling it .*KeyError: 'rho'.*initial\(theta\)"):
+        build(initial=lambda theta: dist.Normal(theta["rho"], 1.0))
+    # A transition may fail for want of inputs, so it is left to the first run, which knows them.
+    broken = build(transition=lambda theta, x, u: dist.Normal(theta["rho"] * x, 1.0))
+    with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'rho'.*transition\(theta, x_prev, u\)"):
+        epf.run(KEY, broken, Y)
+
+
+def test_a_model_that_reads_inputs_asks_for_them():
+    reads_inputs = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["a"], 1.0))
+    for name, part in (("taylor", epf.taylor), ("conjugate", epf.conjugate), ("fully_adapted", epf.fully_adapted)):
+        with pytest.raises(ValueError, match=rf"^{name}.*example_input=inputs\[0\]"):
+            part(reads_inputs)
+    with pytest.raises(ValueError, match=r"^transition: .*needs `inputs=` in run and step"):
+        epf.run(KEY, epf.extended_parameter_filter(reads_inputs, 8), Y)
+
+
+# --------------------------------------------------------------------------------------------------------- the filters
+
+FILTERS = [epf.extended_parameter_filter, epf.storvik_filter, epf.bootstrap_filter, epf.liu_west_filter]
+
+
+@pytest.mark.parametrize("make", FILTERS)
+def test_a_number_of_particles_that_is_no_positive_whole_number_is_refused(make):
+    for wrong in (0, -1, 2.5, True, "10", None):
+        with pytest.raises(ValueError, match=rf"^num_particles: expected a positive whole number, got {wrong!r}\. "):
+            make(model(), wrong)
+
+
+def test_a_whole_number_of_numpy_is_a_whole_number():
+    assert epf.bootstrap_filter(model(), np.int64(5)).num_particles == 5
+
+
+@pytest.mark.parametrize("make", FILTERS)
+def test_what_is_no_model_is_refused(make):
+    with pytest.raises(TypeError, match=r"^model: expected an epf\.StateSpaceModel, got int: 10\. Build one"):
+        make(10, model())
+    for part in (epf.taylor, epf.chebyshev, epf.conjugate, epf.separable, epf.frozen, epf.fully_adapted):
+        with pytest.raises(TypeError, match=r"^model: expected an epf\.StateSpaceModel, got NoneType"):
+            part(None)
+
+
+@refuses(
+    (
+        r"^sampler: expected epf\.random_walk\(\).*got <function random_walk.*Call it",
+        lambda: epf.extended_parameter_filter(model(), 8, sampler=epf.random_walk),
+    ),
+    (
+        r"^sampler: expected .*got 'slice'",
+        lambda: epf.extended_parameter_filter(model(), 8, sampler="slice"),
+    ),
+    (
+        r"^sampler: expected .*got 'slice'",
+        lambda: epf.taylor(model(), 2, sampler="slice"),
+    ),
+    (
+        r"^proposal: expected epf\.bootstrap\(\).*got <function fully_adapted.*Call it",
+        lambda: epf.extended_parameter_filter(model(), 8, proposal=epf.fully_adapted),
+    ),
+    (
+        r"^proposal: expected .*got 'bootstrap'",
+        lambda: epf.bootstrap_filter(model(), 8, proposal="bootstrap"),
+    ),
+    (
+        r"^statistic: expected a Statistic.*got <function taylor.*Call it with the model",
+        lambda: epf.extended_parameter_filter(model(), 8, statistic=epf.taylor),
+    ),
+    (
+        r"^statistic: expected a Statistic.*got 'taylor'",
+        lambda: epf.storvik_filter(model(), 8, statistic="taylor"),
+    ),
+    (
+        r"^resample: expected a function.*such as epf\.systematic.*got 'systematic'",
+        lambda: epf.extended_parameter_filter(model(), 8, resample="systematic"),
+    ),
+    (
+        r"^resample: expected a function.*got <class '.*when_ess_below'>",
+        lambda: epf.liu_west_filter(model(), 8, resample=epf.when_ess_below),
+    ),
+    (
+        r"^resample: expected a function.*failed with TypeError",
+        lambda: epf.bootstrap_filter(model(), 8, resample=lambda log_weights: log_weights),
+    ),
+    (
+        r"^resample: expected a function.*returns float32 of shape \(8,\).*Return one index",
+        lambda: epf.bootstrap_filter(model(), 8, resample=lambda key, log_weights: log_weights),
+    ),
+    (
+        r"^resample: expected a function.*got 'systematic'",
+        lambda: epf.bootstrap_filter(model(), 8, resample=epf.when_ess_below(0.5, "systematic")),
+    ),
+    (
+        r"^kernel: expected a function kernel\(z, log_weights\).*got 'coordinate'",
+        lambda: epf.liu_west_filter(model(), 8, kernel="coordinate"),
+    ),
+)
+def test_parts_passed_as_strings_or_uncalled_are_refused(message, call):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_resampling_threshold_outside_0_to_1_is_refused():
+    for wrong in (1.5, -0.1, "half", float("nan")):
+        with pytest.raises(ValueError, match=rf"^when_ess_below: fraction .*expected 0 to 1, got {wrong!r}"):
+            epf.bootstrap_filter(model(), 8, resample=epf.when_ess_below(wrong, epf.systematic))
+    with pytest.raises(ValueError, match=r"^when_ess_below: fraction .*got <function systematic"):
+        epf.bootstrap_filter(model(), 8, resample=epf.when_ess_below(epf.systematic, 0.5))
+
+
+def test_a_shrinkage_outside_0_to_1_is_refused():
+    for wrong in (0, 1.1, -0.1, "a", None):
+        with pytest.raises(ValueError, match=rf"^rho: expected a shrinkage above 0 and at most 1, got {wrong!r}\. "):
+            epf.liu_west_filter(model(), 8, wrong)
+
+
+def test_a_model_with_nothing_to_learn_is_refused_where_theta_is_learned():
+    known = ar1(prior={}, transition=lambda theta, x, u: dist.Normal(0.5 * x, 1.0))
+    for learn in (
+        lambda: epf.extended_parameter_filter(known, 8),
+        lambda: epf.liu_west_filter(known, 8),
+        lambda: epf.chebyshev(known),
+    ):
+        with pytest.raises(ValueError, match="prior is empty, so there is no theta to learn"):
+            learn()
+
+
+# -------------------------------------------------------------------------------------------- statistics, samplers, ...
+
+
+def test_an_order_that_is_no_positive_whole_number_is_refused():
+    for wrong in (0, -1, 1.5, True, None):
+        for make in (epf.taylor, epf.taylor_log_density):
+            with pytest.raises(ValueError, match=rf"^order: expected a positive whole number, got {wrong!r}\. "):
+                make(model(), order=wrong)
+
+
+@refuses(
+    (r"^centre: expected a theta .*\{'psi': 0\.0\}", lambda: epf.taylor(model(), 2, centre={"psi": 0.0})),
+    (r"^centre: expected a theta .*shape \(2,\)", lambda: epf.taylor(model(), 2, centre={"phi": jnp.zeros(2)})),
+    (r"^radius: expected a positive number.*got -1", lambda: epf.taylor_log_density(model(), 2, radius=-1)),
+    (r"^shrink: expected a positive number.*or None.*got 0", lambda: epf.chebyshev(model(), shrink=0)),
+    (
+        r"^box: it holds 0\.0% of the prior's mass.*Widen the box",
+        lambda: epf.chebyshev(model(), box=({"phi": 30.0}, {"phi": 40.0})),
+    ),
+    (
+        r"^box: every end must be finite.*lower end below its upper end, got.*1\.0.*-1\.0",
+        lambda: epf.chebyshev(model(), box=({"phi": 1.0}, {"phi": -1.0})),
+    ),
+    (
+        r"^box: every end must be finite and strictly inside the support",
+        lambda: epf.chebyshev(ar1(prior={"phi": dist.Uniform(0.0, 1.0)}), box=({"phi": 0.0}, {"phi": 1.0})),
+    ),
+    (
+        r"^box: expected \(lowest theta, highest theta\).*prior's structure, got \(-1\.0, 1\.0\)",
+        lambda: epf.chebyshev(model(), box=(-1.0, 1.0)),
+    ),
+    (
+        r"^box: expected \(lowest theta, highest theta\).*\{'psi': -1\.0\}",
+        lambda: epf.chebyshev(model(), box=({"psi": -1.0}, {"psi": 1.0})),
+    ),
+    (
+        r"^box: expected \(lowest theta, highest theta\).*not enough values",
+        lambda: epf.chebyshev(model(), box=({"phi": -1.0},)),
+    ),
+    (
+        r"^chebyshev: .*the prior has 4 \(theta\[0\], .*three is the most\. Use epf\.taylor",
+        lambda: epf.chebyshev(
+            ar1(
+                prior=dist.Normal(jnp.zeros(4), 1.0).to_event(1),
+                transition=lambda theta, x, u: dist.Normal(jnp.sum(theta) * x, 1.0),
+            )
+        ),
+    ),
+    (r"^num_nodes: expected a whole number of at least 2.*got 1\.$", lambda: epf.chebyshev(model(), 1)),
+    (r"^num_nodes: expected a whole number of at least 2.*got 2\.5", lambda: epf.chebyshev(model(), 2.5)),
+    (r"^num_nodes: .*one for each of the 1 parameters \(phi\), got \(3, 4\)", lambda: epf.chebyshev(model(), (3, 4))),
+)
+def test_wrong_options_of_taylor_and_chebyshev_statistics_are_refused(message, call):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(("function", "primitive"), [(gammaln, "'lgamma'"), (jax.nn.softplus, "'custom_jvp_call'")])
+def test_a_function_that_jet_cannot_expand_is_named_at_high_order_and_expanded_at_low_order(function, primitive):
+    curved = ar1(transition=lambda theta, x, u: dist.Normal(function(2.0 + theta["phi"]) * x, 1.0))
+    with pytest.raises(
+        ValueError, match=rf"^order: cannot expand the mean of the transition to order 9.* {primitive}\. Use epf\.cheby"
+    ):
+        epf.taylor(curved, order=9)
+    statistic = epf.taylor(curved, order=3)
+    x_prev, x, y = jnp.array([1.0, 0.5, 0.1])
+    S = jax.jit(statistic.update)(KEY, statistic.init(), {"phi": 0.0}, x_prev, x, y, 1)
+
+    def exact_term(phi):
+        return -0.5 * (0.5 - function(2.0 + phi)) ** 2
+
+    # Fourth derivatives are below 0.5: at 0.1 from the centre the mean is off by 0.5 * 1e-4 / 4! = 2e-6, the density by
+    # that times a residual below 2, and float32 adds about 1e-6.
+    expected = exact_term(0.1) - exact_term(0.0) + model().parameters.log_prior(jnp.array([0.1]))
+    np.testing.assert_allclose(statistic.log_density(S, {"phi": 0.1}), expected, atol=1e-5)
+
+
+@refuses(
+    (
+        r"^conjugate: the mean of the transition is not linear in theta\. Use epf\.chebyshev",
+        lambda: epf.conjugate(epf.models.sinusoid()),
+    ),
+    (
+        r"^conjugate: the mean of the transition is not linear",
+        lambda: epf.storvik_filter(epf.models.sinusoid(), 8),
+    ),
+    (
+        r"^conjugate: the prior must be Gaussian, but holds a Uniform\. Use",
+        lambda: epf.conjugate(ar1(prior={"phi": dist.Uniform(0.0, 1.0)})),
+    ),
+    (
+        r"^conjugate: the noise of the observation depends on theta\. Use",
+        lambda: epf.conjugate(ar1(observation=lambda theta, x, u: dist.Normal(x, jnp.exp(theta["phi"])))),
+    ),
+    (
+        r"^conjugate: theta enters the transition, which is not Gaussian\. Use",
+        lambda: epf.conjugate(epf.models.cauchy_ar1()),
+    ),
+    (
+        r"^separable: theta enters the transition, so features and coefficients are needed",
+        lambda: epf.separable(model()),
+    ),
+    (
+        r"^features: expected shape \(m, 1\) or \(m,\) for the m = 1 coefficients.*got shape \(2,\)",
+        lambda: epf.separable(model(), lambda x, u: jnp.stack([x, x]), lambda theta: theta["phi"][None]),
+    ),
+    (
+        r"^coefficients: expected a vector.*got shape \(\)\. Put the m numbers",
+        lambda: epf.separable(model(), lambda x, u: x[None], lambda theta: theta["phi"]),
+    ),
+    (
+        r"^coefficients: calling it .*KeyError: 'psi'",
+        lambda: epf.separable(model(), lambda x, u: x[None], lambda theta: theta["psi"][None]),
+    ),
+    (
+        r"^features, coefficients: .*is not the mean of the model's transition",
+        lambda: epf.separable(model(), lambda x, u: 2 * x[None], lambda theta: theta["phi"][None]),
+    ),
+    (
+        r"^separable: the transition is not Gaussian\. Use",
+        lambda: epf.separable(epf.models.cauchy_ar1(), lambda x, u: x[None], lambda theta: theta["a"][None]),
+    ),
+    (
+        r"^fully_adapted: the transition is Cauchy, not Gaussian.*Use epf\.bootstrap",
+        lambda: epf.fully_adapted(epf.models.cauchy_ar1()),
+    ),
+    (
+        r"^fully_adapted: the mean of the observation is not linear in x.*Use epf\.bootstrap",
+        lambda: epf.fully_adapted(ar1(observation=lambda theta, x, u: dist.Normal(x**2, 0.5))),
+    ),
+    (
+        r"^fully_adapted: the noise of the observation depends on x.*Use epf\.bootstrap",
+        lambda: epf.fully_adapted(ar1(observation=lambda theta, x, u: dist.Normal(x, jnp.exp(x)))),
+    ),
+    (
+        r"^sampler: grid_sampler handles 1 parameter, but the prior has 2 \(a, b\)\. Use epf\.random_walk",
+        lambda: epf.extended_parameter_filter(two_parameters(), 8, sampler=epf.grid_sampler()),
+    ),
+    (
+        r"^step_size: expected one number, or one for each of the 1 .*got shape \(3,\)",
+        lambda: epf.extended_parameter_filter(model(), 8, sampler=epf.random_walk(jnp.ones(3))),
+    ),
+    (
+        r"^width: expected one number, or one for each of the 2 .*got shape \(3,\)",
+        lambda: epf.chebyshev(two_parameters(), sampler=epf.slice_sampler(jnp.ones(3))),
+    ),
+    (
+        r"^proposal: q\(theta, x_prev, y, u\) draws x_t of shape \(2,\), but the model's state has shape \(\)",
+        lambda: epf.bootstrap_filter(
+            model(), 8, proposal=epf.guided(lambda theta, x, y, u: dist.Normal(jnp.zeros(2), 1.0))
+        ),
+    ),
+    (r"^step_size: expected positive.*got -1\.0", lambda: epf.random_walk(-1.0)),
+    (r"^step_size: expected positive.*got 'a'", lambda: epf.random_walk("a")),
+    (r"^num_steps: expected a positive whole number, got 0", lambda: epf.random_walk(num_steps=0)),
+    (r"^num_steps: expected a positive whole number, got 1\.5", lambda: epf.random_walk(num_steps=1.5)),
+    (r"^width: expected positive widths.*got 0\.0", lambda: epf.slice_sampler(0.0)),
+    (r"^max_steps_out: expected a positive whole number, got 0", lambda: epf.slice_sampler(max_steps_out=0)),
+    (r"^max_shrinks: expected a positive whole number, got 1\.5", lambda: epf.slice_sampler(max_shrinks=1.5)),
+    (r"^num_points: expected a whole number of at least 3, got 2", lambda: epf.grid_sampler(2)),
+    (r"^half_width: expected a positive number.*got 0\.0", lambda: epf.grid_sampler(half_width=0.0)),
+)
+def test_parts_that_do_not_fit_the_model_are_refused_with_an_alternative(message, call):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@refuses(
+    (r"^q: expected a function q\(theta, x_prev, y, u\).*got 3", lambda: epf.guided(3)),
+    (r"^q: it will be called as q\(theta, x_prev, y, u\)", lambda: epf.guided(lambda theta, x: dist.Normal(x, 1.0))),
+    (
+        r"^proposal: expected a distribution.*returned float",
+        lambda: epf.bootstrap_filter(model(), 8, proposal=epf.guided(lambda theta, x, y, u: 0.5)),
+    ),
+    (r"^features: expected a function features\(x, u\).*got 3", lambda: epf.separable(model(), 3, 4)),
+    (
+        r"^features: it will be called as features\(x, u\)",
+        lambda: epf.separable(model(), lambda x: x[None], lambda theta: theta["phi"][None]),
+    ),
+)
+def test_functions_of_the_wrong_kind_are_refused(message, call):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+# ------------------------------------------------------------------------------------------------------ run, replicate
+
+
+@refuses(
+    (r"^y: the series is empty \(shape \(0,\)\)", lambda: epf.run(KEY, filter_(), jnp.zeros(0))),
+    (r"^y: expected shape \(T,\).*got shape \(\)", lambda: epf.run(KEY, filter_(), 0.3)),
+    (r"^y: expected shape \(T,\).*got shape \(3, 2\)", lambda: epf.run(KEY, filter_(), jnp.zeros((3, 2)))),
+    (
+        r"^y: expected shape \(T, 2\).*got shape \(3,\)",
+        lambda: epf.run(KEY, epf.bootstrap_filter(epf.models.pendulum(), 8), Y),
+    ),
+    (
+        r"^y: 1 infinite value, the first at index \(2,\)\..*write NaN",
+        lambda: epf.run(KEY, filter_(), jnp.array([0.0, jnp.nan, jnp.inf])),
+    ),
+    (
+        r"^y: 2 infinite values, the first at index \(1,\)\..*write NaN",
+        lambda: epf.run(KEY, filter_(), jnp.array([0.0, -jnp.inf, jnp.inf])),
+    ),
+    (
+        r"^y: some components are missing.*first in row 1.*MultivariateStudentT.*make the whole row NaN",
+        lambda: epf.run(
+            KEY,
+            epf.bootstrap_filter(vector_state(lambda theta, x, u: dist.MultivariateStudentT(5.0, x, jnp.eye(2))), 8),
+            jnp.array([[0.1, 0.2], [jnp.nan, 0.1]]),
+        ),
+    ),
+    (
+        r"^inputs: expected one row per observation, 3 rows, but it has shape \(2,\)\. Give",
+        lambda: epf.run(KEY, filter_(), Y, inputs=jnp.zeros(2)),
+    ),
+    (
+        r"^inputs\['b'\]: expected one row per observation, 3 rows, but it has shape \(2,\)",
+        lambda: epf.run(KEY, filter_(), Y, inputs={"a": jnp.zeros(3), "b": jnp.zeros(2)}),
+    ),
+    (
+        r"^levels: expected quantile levels strictly between 0 and 1, got \(0\.0, 0\.5\)",
+        lambda: epf.run(KEY, filter_(), Y, levels=(0.0, 0.5)),
+    ),
+    (
+        r"^levels: expected quantile levels strictly between 0 and 1, got \(0\.5, 1\.2\)",
+        lambda: epf.replicate(jax.random.split(KEY, 2), filter_(), Y, levels=(0.5, 1.2)),
+    ),
+    (
+        r"^state: expected the state of this filter, 8 particles.*Go on with the filter that made",
+        lambda: epf.run(KEY, filter_(), Y, state=epf.storvik_filter(model(), 4).init(KEY)),
+    ),
+    (
+        r"^y: 2 series came with 3 keys; give one key per series: jax\.random\.split\(key, 2\)",
+        lambda: epf.replicate(jax.random.split(KEY, 3), filter_(), jnp.zeros((2, 4))),
+    ),
+    (
+        r"^inputs: expected shape \(3, 3, \.\.\.\), one series of rows for each key, got shape \(2, 3\)",
+        lambda: epf.replicate(jax.random.split(KEY, 3), filter_(), Y, inputs=jnp.zeros((2, 3)), inputs_per_series=True),
+    ),
+    (
+        r"^y: expected one observation of shape \(\).*got shape \(3,\)\. For a whole series use epf\.run",
+        lambda: filter_().step(KEY, filter_().init(KEY), Y),
+    ),
+)
+def test_data_that_do_not_fit_the_model_are_refused(message, call):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@refuses(
+    (r"^y: expected numbers, got \['low', 'high'\]\. Give an array", lambda: epf.run(KEY, filter_(), ["low", "high"])),
+    (r"^y: expected numbers, got array\(\['low'", lambda: epf.run(KEY, filter_(), np.array(["low", "high"]))),
+    (r"^y: expected numbers, got \[0\.1, None\]\..*NaN where a value", lambda: epf.run(KEY, filter_(), [0.1, None])),
+    (r"^y: expected real numbers, got dtype complex64", lambda: epf.run(KEY, filter_(), jnp.array([1.0 + 2.0j]))),
+    (r"^y: expected real numbers, got dtype bool", lambda: epf.run(KEY, filter_(), jnp.array([True, False]))),
+    (r"^inputs: expected numbers, got 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),
+    (r"^key: expected a key, jax\.random\.key\(0\), got 0", lambda: epf.run(0, filter_(), Y)),
+    (r"^key: expected a key.*array of shape \(3,\)", lambda: epf.run(jax.random.split(KEY, 3), filter_(), Y)),
+    (r"^key: expected a key.*got an array.*int32", lambda: filter_().init(0)),
+    (r"^key: expected a key.*got an array.*int32", lambda: filter_().step(0, filter_().init(KEY), 0.1)),
+    (r"^state: expected the FilterState.*got \w*Tracer", lambda: filter_().step(KEY, 1.0, 0.1)),
+    (r"^state: expected the FilterState.*results\.final, got int", lambda: epf.run(KEY, filter_(), Y, state=3)),
+    (r"^filter_: expected a filter.*got ArrayImpl\. The arguments are", lambda: epf.run(KEY, Y, filter_())),
+    (r"^filter_: expected a filter.*got PRNGKeyArray\. The arguments are", lambda: epf.run(filter_(), KEY, Y)),
+    (r"^filter_: expected a filter.*got StateSpaceModel", lambda: epf.run(KEY, model(), Y)),
+    (r"^levels: expected a tuple of numbers.*got 0\.5", lambda: epf.run(KEY, filter_(), Y, levels=0.5)),
+    (r"^keys: expected B keys, jax\.random\.split.*shape \(\)", lambda: epf.replicate(KEY, filter_(), Y)),
+    (r"^keys: expected B keys, jax\.random\.split.*got 5", lambda: epf.replicate(5, filter_(), Y)),
+    (r"^filter_: expected a filter", lambda: epf.replicate(jax.random.split(KEY, 2), Y, filter_())),
+)
+def test_arguments_of_run_of_the_wrong_kind_are_refused(message, call):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+# ----------------------------------------------------------------------------------------------------- simulate, theta
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda theta: epf.simulate(KEY, model(), theta, 3),
+        lambda theta: epf.bootstrap_filter(model(), 8, theta=theta),
+    ],
+    ids=["simulate", "bootstrap_filter"],
+)
+def test_a_theta_unlike_the_prior_is_refused(use):
+    with pytest.raises(ValueError, match=r"^theta: the parameter 'phi' should have shape \(\).*shape \(2,\)"):
+        use({"phi": jnp.zeros(2)})
+    for wrong in ({"psi": 0.0}, 0.7, {"phi": 0.0, "psi": 1.0}):
+        with pytest.raises(
+            ValueError, match=r"^theta: expected the prior's structure, with shapes \{'phi': \(\)\}, got"
+        ):
+            use(wrong)
+    with pytest.raises(ValueError, match=r"^theta: expected finite numbers, got.*nan"):
+        use({"phi": jnp.nan})
+    with pytest.raises(TypeError, match=r"^theta: expected numbers, got 'a'"):
+        use({"phi": "a"})
+
+
+def test_simulate_refuses_wrong_numbers_of_steps_inputs_and_keys():
+    theta = {"phi": 0.5}
+    for wrong in (0, -1, 2.5, True, "3"):
+        with pytest.raises(ValueError, match=rf"^num_steps: expected a positive whole number, got {wrong!r}\. "):
+            epf.simulate(KEY, model(), theta, wrong)
+    with pytest.raises(ValueError, match=r"^inputs: expected one row per observation, 3 rows, but.* \(2,\)"):
+        epf.simulate(KEY, model(), theta, 3, inputs=jnp.zeros(2))
+    with pytest.raises(TypeError, match=r"^key: expected a key, jax\.random\.key\(0\), got 0"):
+        epf.simulate(0, model(), theta, 3)
+    with pytest.raises(TypeError, match=r"^key: expected a key.*got StateSpaceModel"):
+        epf.simulate(model(), KEY, theta, 3)
+    with pytest.raises(TypeError, match=r"^model: expected an epf\.StateSpaceModel, got Filter"):
+        epf.simulate(KEY, filter_(), theta, 3)
+
+
+# ------------------------------------------------------------------------------------------------------------- oracles
+
+AXIS = jnp.linspace(-1.0, 1.0, 5)
+
+
+@refuses(
+    (
+        r"^quadrature: the state must be a scalar, but has shape \(2,\)\..*exact\.kalman",
+        lambda: exact.quadrature_log_evidence(
+            epf.models.pendulum(), {"stiffness": 1.0, "damping": 1.0, "noise": 1.0}, jnp.zeros((3, 2)), AXIS
+        ),
+    ),
+    (
+        r"^nodes: expected one grid of G >= 2 states, shape \(G,\).*\(4, G\), got shape \(2, 5\)",
+        lambda: exact.quadrature_log_evidence(model(), {"phi": 0.1}, Y, jnp.zeros((2, 5))),
+    ),
+    (
+        r"^nodes: expected one grid of G >= 2 states.*got shape \(\)",
+        lambda: exact.quadrature_log_evidence(model(), {"phi": 0.1}, Y, 3.0),
+    ),
+    (
+        r"^y: nodes_around needs every observation.*give a fixed grid",
+        lambda: exact.nodes_around(jnp.array([0.0, jnp.nan]), 1.0, 5),
+    ),
+    (
+        r"^kalman: the transition must be Gaussian with a mean linear in x.*use exact\.quadrature",
+        lambda: exact.kalman(epf.models.sinusoid(), Y, {"theta": AXIS}),
+    ),
+    (
+        r"^kalman: the transition must be Gaussian",
+        lambda: exact.kalman_log_evidence(epf.models.cauchy_ar1(), {"a": 0.1}, Y),
+    ),
+    (
+        r"^kalman: the observation must be Gaussian with a mean linear in x",
+        lambda: exact.kalman_log_evidence(ar1(observation=lambda theta, x, u: dist.Normal(x**2, 0.5)), {"phi": 0.1}, Y),
+    ),
+    (
+        r"^kalman: the initial distribution must be Gaussian, but is Cauchy",
+        lambda: exact.kalman_log_evidence(ar1(initial=lambda theta: dist.Cauchy(0.0, 1.0)), {"phi": 0.1}, Y),
+    ),
+    (
+        r"^y: expected shape \(T,\).*got shape \(3, 2\)",
+        lambda: exact.kalman_log_evidence(model(), {"phi": 0.1}, jnp.zeros((3, 2))),
+    ),
+    (
+        r"^y: expected shape \(T,\).*got shape \(0,\)",
+        lambda: exact.quadrature_log_evidence(model(), {"phi": 0.1}, jnp.zeros(0), AXIS),
+    ),
+    (
+        r"^x: expected shape \(T\+1,\).*got shape \(4, 2\)",
+        lambda: exact.known_path(model(), jnp.zeros((4, 2)), {"phi": AXIS}),
+    ),
+    (
+        r"^y: expected 3 observations for the path x_0\.\.x_3, got 4\. x_0 has none",
+        lambda: exact.known_path(model(), jnp.zeros(4), {"phi": AXIS}, jnp.zeros(4)),
+    ),
+    (
+        r"^theta: expected the prior's structure, with shapes \{'phi': \(\)\}",
+        lambda: exact.kalman_log_evidence(model(), {"psi": 0.1}, Y),
+    ),
+    (
+        r"^axes: expected one grid per parameter, with the prior's structure \{'phi'",
+        lambda: exact.kalman(model(), Y, {"psi": AXIS}),
+    ),
+    (
+        r"^axes: expected one grid per parameter, with the prior's structure \{'phi'",
+        lambda: exact.kalman(model(), Y, AXIS),
+    ),
+    (
+        r"^axes: each grid must be a vector of two or more increasing values",
+        lambda: exact.kalman(model(), Y, {"phi": AXIS[::-1]}),
+    ),
+    (
+        r"^axes: each grid must be a vector of two or more increasing values, got 0\.3",
+        lambda: exact.kalman(model(), Y, {"phi": 0.3}),
+    ),
+    (
+        r"^axes: grids are for scalar parameters",
+        lambda: exact.kalman(
+            ar1(
+                prior=dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+                transition=lambda theta, x, u: dist.Normal(theta[0] * x + theta[1], 1.0),
+            ),
+            Y,
+            AXIS,
+        ),
+    ),
+)
+def test_oracles_refuse_models_and_grids_that_they_cannot_handle(message, call):
+    with pytest.raises(ValueError, match=message):
+        call()

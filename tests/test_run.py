@@ -1,0 +1,80 @@
+"""Claims about running: progress, history, replication, memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import epf_jax as epf
+
+MODEL = epf.models.ar1()
+FILTER = epf.storvik_filter(MODEL, 64)
+Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
+KEY = jax.random.key(1)
+
+
+def test_a_progress_bar_changes_no_number(capsys):
+    plain = epf.run(KEY, FILTER, Y)
+    shown = epf.run(KEY, FILTER, Y, progress=True)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(shown), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert "12/12" in capsys.readouterr().err
+
+
+def test_history_is_kept_only_when_asked_for_and_agrees_with_the_summaries():
+    assert epf.run(KEY, FILTER, Y).history is None
+    results = epf.run(KEY, FILTER, Y, history=True)
+    weights = np.exp(results.history.log_weights)
+    assert results.history.theta["phi"].shape == weights.shape == results.history.ancestors.shape == (12, 64)
+    np.testing.assert_allclose(
+        (weights * results.history.theta["phi"]).sum(axis=1), results.theta.mean["phi"], rtol=1e-4, atol=1e-5
+    )
+    low = np.quantile(results.history.theta["phi"], 0.05, axis=1, method="inverted_cdf")
+    # bisection stops at 2^-24 of the particles' range
+    np.testing.assert_allclose(results.theta.quantiles["phi"][:, 0], low, atol=1e-5)
+
+
+def test_replicate_runs_over_keys_and_over_series():
+    keys = jax.random.split(jax.random.key(2), 3)
+    shared = epf.replicate(keys, FILTER, Y)
+    series = epf.replicate(keys, FILTER, jnp.stack([Y, Y, -Y]))
+    assert shared.theta.mean["phi"].shape == (3, 12)
+    assert shared.theta.quantiles["phi"].shape == (3, 12, 5)
+    np.testing.assert_allclose(shared.log_evidence[:2], series.log_evidence[:2], rtol=1e-5)
+    assert not np.allclose(series.log_evidence[2], shared.log_evidence[2])
+    single = epf.run(keys[1], FILTER, Y)
+    np.testing.assert_allclose(shared.theta.mean["phi"][1], single.theta.mean["phi"], rtol=1e-3, atol=1e-4)
+
+
+def test_memory_of_a_run_grows_with_the_series_only_by_its_summaries():
+    from epf_jax.run import _scan
+
+    def temporary_bytes(num_steps):
+        y = jnp.zeros(num_steps)
+        state = jax.eval_shape(FILTER.init, KEY)
+        u = jax.ShapeDtypeStruct((num_steps,), jnp.int32)
+        lowered = _scan.lower(FILTER, (0.5,), False, KEY, state, y, u)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    short, long = temporary_bytes(100), temporary_bytes(1000)
+    # nothing of size N * T: 900 more steps of 64 particles would take 230 kB
+    assert long - short < 900 * 64 * 4 / 4
+
+
+@pytest.mark.slow
+def test_cost_per_step_does_not_grow_with_the_series():
+    from benchmarks.speed.cost_per_step import measure
+
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 5000)
+    assert measure("EPF", epf.extended_parameter_filter(model, 1000), y)["met"]
+
+
+def test_old_style_keys_work_as_new_ones_do():
+    old = epf.run(jax.random.PRNGKey(1), FILTER, Y)
+    np.testing.assert_array_equal(old.log_evidence, epf.run(KEY, FILTER, Y).log_evidence)
+
+
+def test_lists_and_numpy_arrays_are_observations_too():
+    results = epf.run(KEY, FILTER, [float(v) for v in Y])
+    np.testing.assert_array_equal(results.log_evidence, epf.run(KEY, FILTER, np.asarray(Y)).log_evidence)

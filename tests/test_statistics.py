@@ -1,0 +1,172 @@
+"""Claims about single statistics: the paper's theorem, noise scales in theta, Chebyshev boxes."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+from epf_jax import exact
+from epf_jax.weights import Population
+
+KEY = jax.random.key(0)
+
+
+def absorb(statistic, x, y):
+    def body(S, row):
+        t, x_prev, x, y = row
+        return statistic.update(KEY, S, None, x_prev, x, y, t), None
+
+    t = jnp.arange(1, len(x))
+    return jax.jit(lambda x, y: jax.lax.scan(body, statistic.init(x[0]), (t, x[:-1], x[1:], y))[0])(x, y)
+
+
+def exact_ratio(model, theta, reference, x, y):
+    """log p(theta) + log p(path | theta) - log p(path | reference)."""
+    z = model.parameters.to_vector(theta)
+    log_prior = model.parameters.log_prior(z) - model.parameters.log_jacobian(z)
+    likelihood = partial(exact.path_log_likelihood, model, x=x, y=y)
+    return log_prior + likelihood(theta)[-1] - likelihood(reference)[-1]
+
+
+def test_taylor_coefficients_are_those_of_the_papers_theorem_sign_included(x64):
+    model = epf.models.sinusoid()
+    x, y = epf.simulate(KEY, model, {"theta": 0.7}, 20)
+    (_, ((coefficients,),)) = absorb(epf.taylor(model, order=7), x, y)
+    x_prev, x_next = np.asarray(x[:-1]), np.asarray(x[1:])
+    H = np.zeros((8, len(x_prev)))  # sin(theta x) = x theta - x^3 theta^3 / 3! + ...
+    for i, sign in ((1, 1.0), (3, -1.0), (5, 1.0), (7, -1.0)):
+        H[i] = sign * x_prev**i / float(np.prod(np.arange(1, i + 1)))
+    J = np.stack([np.convolve(H[:, t], H[:, t]) for t in range(len(x_prev))], axis=1)
+    eta = -0.5 * J.sum(axis=1)
+    eta[:8] += (x_next * H).sum(axis=1)
+    np.testing.assert_allclose(coefficients[1:], eta[1:], rtol=1e-9, atol=1e-12)
+    assert coefficients[0] == 0.0
+
+
+@pytest.mark.parametrize("order", [1, 3])
+def test_a_noise_scale_in_theta_is_exact_when_the_mean_is_free_of_theta(order, x64):
+    model = epf.models.local_level()
+    truth = {"level_noise": 0.5, "observation_noise": 1.0}
+    x, y = epf.simulate(KEY, model, truth, 30)
+    y = y.at[4].set(jnp.nan)
+    statistic = epf.taylor(model, order=order)
+    S = absorb(statistic, x, y)
+    reference = model.parameters.to_theta(model.parameters.centre)
+    theta = {"level_noise": jnp.asarray(0.8), "observation_noise": jnp.asarray(0.6)}
+    np.testing.assert_allclose(statistic.log_density(S, theta), exact_ratio(model, theta, reference, x, y), atol=1e-9)
+
+
+def correlated(noise_in_theta):
+    """A vector state with full noise covariance, scaled by theta or not, and a coefficient in the mean."""
+    base = jnp.array([[1.0, 0.4], [0.4, 0.5]])
+
+    def transition(theta, x, u):
+        scale = theta["scale"] if noise_in_theta else 1.0
+        return dist.MultivariateNormal(jnp.stack([theta["a"] * x[0] + x[1], 0.5 * x[1]]), base * scale**2)
+
+    prior = {"a": dist.Normal(0.3, 0.3)} | ({"scale": dist.LogNormal(0.0, 0.5)} if noise_in_theta else {})
+    return epf.StateSpaceModel(
+        prior=prior,
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x[0], 0.5),
+    )
+
+
+@pytest.mark.parametrize("noise_in_theta", [False, True])
+def test_a_full_noise_covariance_is_exact_whether_known_or_scaled_by_theta(noise_in_theta, x64):
+    model = correlated(noise_in_theta)
+    truth = {"a": 0.5} | ({"scale": 1.2} if noise_in_theta else {})
+    x, y = epf.simulate(KEY, model, truth, 15)
+    statistic = epf.taylor(model, order=1)
+    S = absorb(statistic, x, y)
+    reference = model.parameters.to_theta(model.parameters.centre)
+    theta = jax.tree.map(jnp.asarray, {"a": 0.1} | ({"scale": 0.7} if noise_in_theta else {}))
+    np.testing.assert_allclose(statistic.log_density(S, theta), exact_ratio(model, theta, reference, x, y), atol=1e-8)
+
+
+@pytest.mark.parametrize("centre", [None, {"gamma": 1.0, "c": 3.0}])
+def test_taylor_in_two_parameters_converges_near_any_centre(centre, x64):
+    model = epf.models.star()
+    x, y = epf.simulate(KEY, model, {"gamma": 1.0, "c": 3.0}, 10)
+    middle = model.parameters.to_theta(model.parameters.centre) if centre is None else centre
+    middle = jax.tree.map(jnp.asarray, middle)
+    theta = jax.tree.map(lambda leaf: leaf + 0.05, middle)
+    errors = []
+    for order in (1, 3, 5):
+        statistic = epf.taylor(model, order=order, centre=centre)
+        S = absorb(statistic, x, y)
+        errors.append(abs(float(statistic.log_density(S, theta) - exact_ratio(model, theta, middle, x, y))))
+    # gamma (x - c) moves by about 0.05 |x - c| < 0.5 against a radius of convergence of pi: two orders gain (.5/pi)^2
+    assert errors[2] < 0.1 * errors[1] < 0.01 * errors[0]
+
+
+def test_taylor_of_the_log_density_works_where_the_noise_is_not_gaussian(x64):
+    model = epf.models.cauchy_ar1()
+    x, y = epf.simulate(KEY, model, {"a": 0.3}, 8)
+    statistic = epf.taylor_log_density(model, order=8, centre={"a": 0.3})
+    S = absorb(statistic, x, y)
+    centre, theta = {"a": jnp.asarray(0.3)}, {"a": jnp.asarray(0.302)}
+    # v = x_t - a x_{t-1} moves by .002 |x| (|x| < 60 here): log(1 + v^2) has radius of convergence >= 1 about real v
+    np.testing.assert_allclose(statistic.log_density(S, theta), exact_ratio(model, theta, centre, x, y), atol=1e-7)
+    assert statistic.log_density(S, {"a": jnp.asarray(9.0)}) == -jnp.inf  # confined to its box
+
+
+@pytest.mark.parametrize("shrink", [None, 6.0])
+def test_chebyshev_reads_the_exact_density_between_its_nodes(shrink, x64):
+    model = epf.models.sinusoid()
+    x, y = epf.simulate(KEY, model, {"theta": 0.7}, 50)
+    statistic = epf.chebyshev(model, 24, shrink=shrink)
+    S = absorb(statistic, x, y)
+    grid = jnp.linspace(0.2, 0.9, 29)
+    reference = {"theta": jnp.asarray(0.0)}
+    read = jax.vmap(lambda t: statistic.log_density(S, {"theta": t}))(grid)
+    known = jax.vmap(lambda t: exact_ratio(model, {"theta": t}, reference, x, y))(grid)
+    np.testing.assert_allclose(read, known, atol=1e-3)
+
+
+def test_a_shrunken_box_keeps_the_density_inside_and_is_due_in_geometric_progression(x64):
+    model = epf.models.sinusoid()
+    x, y = epf.simulate(KEY, model, {"theta": 0.7}, 60)
+    statistic = epf.chebyshev(model, 24)
+    S = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), absorb(statistic, x, y))
+    narrow = Population(jnp.array([0.5]), jnp.array([[0.06]]))
+    cut = statistic.adapt(S, narrow, jnp.asarray(99))  # 10 log10 reaches 20 at t = 100: a rung lies in (99, 100]
+    np.testing.assert_allclose(cut.low[0], 0.5 - 6 * 0.06)
+    np.testing.assert_allclose(cut.high[2], 0.5 + 6 * 0.06)
+    one, small = (jax.tree.map(lambda leaf: leaf[1], S_) for S_ in (S, cut))
+    for theta in (0.2, 0.5, 0.8):
+        before, after = (statistic.log_density(s, {"theta": jnp.asarray(theta)}) for s in (one, small))
+        np.testing.assert_allclose(after, before, atol=1e-3)
+    assert statistic.log_density(small, {"theta": jnp.asarray(0.9)}) == -jnp.inf
+    same = statistic.adapt(S, narrow, jnp.asarray(102))
+    np.testing.assert_array_equal(same.values, S.values)
+
+
+def test_storviks_recursion_is_a_kalman_filter_in_parameter_space(x64):
+    model = epf.models.ar1(prior_sd=0.5)
+    x, y = epf.simulate(KEY, model, {"phi": 0.8}, 25)
+    S = absorb(epf.conjugate(model), x, y)
+    m, P = 0.0, 0.25  # identity transition, no noise, observation matrix x_{t-1}, noise variance 1
+    for x_prev, x_next in zip(np.asarray(x[:-1]), np.asarray(x[1:]), strict=True):
+        gain = P * x_prev / (x_prev * P * x_prev + 1.0)
+        m, P = m + gain * (x_next - x_prev * m), (1 - gain * x_prev) * P
+    np.testing.assert_allclose([S.m[0], S.C[0, 0]], [m, P], rtol=1e-10)
+
+
+def test_an_initial_state_that_depends_on_theta_counts(x64):
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(theta["a"], 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+    x, y = epf.simulate(KEY, model, {"a": 0.5}, 5)
+    theta, reference = {"a": jnp.asarray(0.4)}, {"a": jnp.asarray(0.0)}
+    expected = exact_ratio(model, theta, reference, x, y)
+    for statistic in (epf.conjugate(model), epf.taylor(model, order=1), epf.chebyshev(model, 6, shrink=None)):
+        np.testing.assert_allclose(statistic.log_density(absorb(statistic, x, y), theta), expected, atol=1e-9)
