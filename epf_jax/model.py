@@ -51,6 +51,9 @@ class StateSpaceModel:
     def __post_init__(self):
         for name, arguments in _SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
+        _ = (
+            self.parameters
+        )  # now, at the trace level where the prior's numbers live: a cache must not outlive its trace
 
     @cached_property
     def parameters(self) -> Parameters:

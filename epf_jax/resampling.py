@@ -44,9 +44,10 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """floor(N w_i) copies of each particle, the rest multinomial on what is left over (Liu and Chen 1998)."""
     n = log_weights.shape[0]
     expected = n * jax.nn.softmax(log_weights)
-    copies = jnp.floor(expected)
+    # A whole N w_i that rounding leaves just short of itself (41 * (1 / 41) < 1) still earns all its copies.
+    copies = jnp.floor(expected * (1 + 8 * jnp.finfo(expected.dtype).eps))
     certain = jnp.repeat(jnp.arange(n, dtype=jnp.int32), copies.astype(int), total_repeat_length=n)
-    left_over = expected - copies
+    left_over = jnp.maximum(expected - copies, 0.0)
     rest = _inverse_cdf(jnp.log(left_over), 1.0 - jax.random.uniform(key, (n,)))
     return jnp.where(jnp.arange(n) < jnp.sum(copies), certain, rest)
 

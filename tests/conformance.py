@@ -106,8 +106,8 @@ FILTERS = {
         model, n, statistic=epf.taylor(model, order=1), sampler=epf.slice_sampler()
     ),
     "storvik": epf.storvik_filter,
-    "liu_west": epf.liu_west_filter,
-    "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel, auxiliary=False),
+    "liu_west_auxiliary": lambda model, n: epf.liu_west_filter(model, n, auxiliary=True),
+    "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel),
     "sir": epf.bootstrap_filter,
     "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(
         model, n, theta=model.parameters.to_theta(model.parameters.centre)

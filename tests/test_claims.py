@@ -144,9 +144,7 @@ def test_the_papers_perturbation_keeps_mean_and_sd_of_the_population():
     model = epf.models.sinusoid()
     N = 20_000
     for kernel in (epf.coordinate_kernel, epf.covariance_kernel):
-        filter_ = epf.liu_west_filter(
-            model, N, rho=0.9, kernel=kernel, auxiliary=False, resample=epf.when_ess_below(0.0)
-        )
+        filter_ = epf.liu_west_filter(model, N, rho=0.9, kernel=kernel, resample=epf.when_ess_below(0.0))
         state = filter_.init(jax.random.key(0))
         moved, _ = filter_.step(jax.random.key(1), state, jnp.nan)
         before, after = np.asarray(state.theta["theta"]), np.asarray(moved.theta["theta"])

@@ -43,10 +43,11 @@ def main():
         lambda m: epf.extended_parameter_filter(m, 1000, statistic=epf.taylor(m, 7), sampler=epf.grid_sampler()),
     )
     exam.judge("SIR, theta in the state, N = 1000", lambda m: epf.bootstrap_filter(m, 1000))
-    exam.judge("Liu-West, own kernel, N = 1000", lambda m: epf.liu_west_filter(m, 1000))
+    exam.judge("Liu-West, N = 1000", lambda m: epf.liu_west_filter(m, 1000))
+    exam.judge("Liu-West, auxiliary weights, N = 1000", lambda m: epf.liu_west_filter(m, 1000, auxiliary=True))
     exam.judge(
-        "Liu-West, the paper's perturbation, N = 1000",
-        lambda m: epf.liu_west_filter(m, 1000, kernel=epf.coordinate_kernel, auxiliary=False, resample=epf.multinomial),
+        "Liu-West, the paper's perturbation, N = 10000",
+        lambda m: epf.liu_west_filter(m, 10_000, kernel=epf.coordinate_kernel, resample=epf.multinomial),
     )
     exam.report()
 

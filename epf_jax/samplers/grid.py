@@ -35,6 +35,9 @@ def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
         level = (1.0 - jax.random.uniform(key_cell, dtype=theta.dtype)) * cumulative[-1]
         cell = jnp.minimum(jnp.sum(cumulative < level), num_points - 2)
         drawn = points[cell] + (points[1] - points[0]) * _inverse_linear(key_place, p[cell], p[cell + 1])
+        # In a cell that the support's edge cuts, a draw may fall outside: its better end stands in.
+        better_end = points[cell + (p[cell + 1] > p[cell])]
+        drawn = jnp.where(log_density(drawn[None]) > -jnp.inf, drawn, better_end)
         possible = highest > -jnp.inf
         return jnp.where(possible, drawn, theta[0])[None], SampleInfo(possible.astype(theta.dtype))
 

@@ -1,0 +1,236 @@
+"""Models: simulation, inputs and the time index, missing observations, one draw for each particle."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import epf_jax as epf
+from epf_jax.model import can_be_partly_missing, observed_log_prob, sample_each
+
+TINY = 1e-3  # noise that tells nothing: paths are what the means say, to a few thousandths
+
+
+def counter(mean, seen, **options):
+    """A model of almost no noise: x_0 = 100, x_t = mean(x_{t-1}, u), y_t = seen(x_t, u)."""
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(100.0, TINY),
+        transition=lambda theta, x, u: dist.Normal(mean(x, u), TINY),
+        observation=lambda theta, x, u: dist.Normal(seen(x, u), TINY),
+        **options,
+    )
+
+
+# ------------------------------------------------------------------------------------------------- simulation, inputs
+
+
+def test_a_simulated_path_starts_at_x_0_and_the_first_observation_is_of_x_1():
+    x, y = epf.simulate(jax.random.key(0), counter(lambda x, u: x + 1.0, lambda x, u: -x), {"a": 0.0}, 4)
+    # Five errors of sd 0.001 add up to less than 0.01 at four standard deviations.
+    np.testing.assert_allclose(x, [100.0, 101.0, 102.0, 103.0, 104.0], atol=0.01)
+    np.testing.assert_allclose(y, [-101.0, -102.0, -103.0, -104.0], atol=0.01)
+
+
+def test_without_inputs_u_is_the_time_index_from_one_to_the_number_of_steps():
+    x, y = epf.simulate(jax.random.key(0), counter(lambda x, u: 1.0 * u, lambda x, u: 10.0 * u), {"a": 0.0}, 3)
+    np.testing.assert_allclose(x[1:], [1.0, 2.0, 3.0], atol=0.01)
+    np.testing.assert_allclose(y, [10.0, 20.0, 30.0], atol=0.01)
+
+
+def test_inputs_are_arrays_or_dicts_of_arrays_one_row_for_each_step():
+    rows = jnp.array([[1.0, 5.0], [2.0, 6.0]])
+    by_array = counter(lambda x, u: u[0], lambda x, u: x + u[1])
+    by_dict = counter(lambda x, u: u["level"], lambda x, u: x + u["shift"])
+    for model, inputs in ((by_array, rows), (by_dict, {"level": rows[:, 0], "shift": rows[:, 1]})):
+        x, y = epf.simulate(jax.random.key(0), model, {"a": 0.0}, 2, inputs=inputs)
+        np.testing.assert_allclose(x, [100.0, 1.0, 2.0], atol=0.01)
+        np.testing.assert_allclose(y, [6.0, 8.0], atol=0.01)
+
+
+def test_vectors_by_event_and_by_batch_have_the_same_shapes():
+    for shape_up in (lambda d: d, lambda d: d.to_event(1)):
+        model = epf.StateSpaceModel(
+            prior=dist.Normal(0.0, 1.0),
+            initial=lambda theta, f=shape_up: f(dist.Normal(jnp.zeros(2), 1.0)),
+            transition=lambda theta, x, u, f=shape_up: f(dist.Normal(theta * x, 1.0)),
+            observation=lambda theta, x, u, f=shape_up: f(dist.Normal(jnp.concatenate([x, x[:1]]), 1.0)),
+        )
+        assert model.shapes.x.shape == (2,)
+        assert model.shapes.y.shape == (3,)
+        x, y = epf.simulate(jax.random.key(0), model, 0.5, 4)
+        assert (x.shape, y.shape) == ((5, 2), (4, 3))
+
+
+def test_a_time_varying_model_is_the_same_by_time_index_and_by_inputs():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.5, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x + jnp.cos(1.2 * u), 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+    filter_ = epf.bootstrap_filter(model, 50)
+    y = jnp.array([0.2, -0.5, 1.0, 0.3])
+    by_index = epf.run(jax.random.key(1), filter_, y, levels=())
+    by_inputs = epf.run(jax.random.key(1), filter_, y, inputs=jnp.arange(1, 5), levels=())
+    shifted = epf.run(jax.random.key(1), filter_, y, inputs=jnp.arange(2, 6), levels=())
+    for a, b in zip(jax.tree.leaves(by_index), jax.tree.leaves(by_inputs), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    assert not np.allclose(by_index.log_evidence, shifted.log_evidence, atol=1e-2)
+
+
+def reads_inputs(**options):
+    """x_t = a x_{t-1} + u_1 + noise, with vector inputs: it cannot be evaluated on a time index."""
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x + u[0], 1.0),
+        observation=lambda theta, x, u: dist.Normal(x + u[1], 0.5),
+        **options,
+    )
+
+
+def test_an_example_input_lets_a_model_of_inputs_be_inspected():
+    blind, seen = reads_inputs(), reads_inputs(example_input=jnp.zeros(2))
+    assert blind.shapes.problem is not None
+    assert blind.shapes.y is None
+    assert seen.shapes.problem is None
+    assert seen.shapes.y.shape == ()
+    epf.conjugate(seen)  # needs to see that theta enters linearly
+    with pytest.raises(ValueError, match="example_input"):
+        epf.conjugate(blind)
+
+
+def test_a_model_of_vector_inputs_works_without_an_example_by_chebyshev_and_bootstrap():
+    inputs = jnp.array([[0.5, 0.0], [-0.5, 1.0], [1.0, -1.0], [0.0, 0.3]])
+    y = jnp.array([0.4, 0.9, -0.2, 0.5])
+    blind, seen = reads_inputs(), reads_inputs(example_input=inputs[0])
+    statistics = [epf.chebyshev(model, 5, shrink=None) for model in (blind, seen)]
+    step = (jax.random.key(0), {"a": 0.1}, jnp.asarray(0.7), jnp.asarray(0.2), y[0], inputs[0])
+    S = [jax.jit(s.update)(step[0], s.init(), *step[1:]).values for s in statistics]
+    # The blind model keeps the observation's term, too, which is the same for every theta.
+    np.testing.assert_allclose(S[0], S[1], atol=1e-5)
+    filter_ = epf.extended_parameter_filter(blind, 500, statistic=statistics[0], proposal=epf.bootstrap())
+    results = epf.run(jax.random.key(1), filter_, y, inputs=inputs, levels=())
+    exact = epf.exact.kalman(blind, y, {"a": np.linspace(-2.5, 2.5, 51)}, inputs=inputs)
+    # 4 steps with weights of relative variance about 1 or 2: standard error sqrt(4 * 2 / 500) = 0.13.
+    assert abs(float(results.log_evidence[-1]) - exact.log_evidence[-1]) < 4 * 0.13
+    assert abs(float(results.theta.mean["a"][-1]) - exact.mean["a"][-1]) < 4 * 0.13 * exact.sd["a"][-1]
+
+
+# --------------------------------------------------------------------------------------------------------- missing data
+
+NAN = np.nan
+MEAN, SD = np.array([0.5, -1.0, 2.0]), np.array([1.0, 2.0, 0.5])
+COVARIANCE = np.array([[1.0, 0.6, 0.2], [0.6, 2.0, -0.3], [0.2, -0.3, 0.5]])
+ROWS = [[0.1, 0.2, 0.3], [NAN, 0.2, 0.3], [0.1, NAN, 0.3], [NAN, NAN, 0.3], [0.1, NAN, NAN], [NAN, NAN, NAN]]
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_missing_components_are_marginalised_exactly(independent, x64):
+    d = (
+        dist.Normal(jnp.asarray(MEAN), jnp.asarray(SD)).to_event(1)
+        if independent
+        else dist.MultivariateNormal(jnp.asarray(MEAN), jnp.asarray(COVARIANCE))
+    )
+    covariance = np.diag(SD**2) if independent else COVARIANCE
+    found = jax.jit(jax.vmap(lambda y: observed_log_prob(d, y)))(jnp.array(ROWS))
+    for row, value in zip(np.array(ROWS), found, strict=True):
+        seen = ~np.isnan(row)
+        expected = (
+            stats.multivariate_normal(MEAN[seen], covariance[np.ix_(seen, seen)]).logpdf(row[seen])
+            if any(seen)
+            else 0.0
+        )
+        np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_batch_of_independent_components_drops_the_missing_ones(x64):
+    d = dist.Exponential(jnp.array([1.0, 4.0]))
+    np.testing.assert_allclose(observed_log_prob(d, jnp.array([NAN, 3.0])), np.log(4.0) - 12.0, rtol=1e-10)
+    # Zero is outside the support of a log-normal: what stands for a missing value must not be.
+    d = dist.LogNormal(jnp.zeros(2), 1.0)
+    np.testing.assert_allclose(observed_log_prob(d, jnp.array([2.0, NAN])), stats.lognorm(1.0).logpdf(2.0), rtol=1e-10)
+    gradient = jax.grad(lambda m: observed_log_prob(dist.LogNormal(m, 1.0), jnp.array([2.0, NAN])))(jnp.zeros(2))
+    np.testing.assert_allclose(gradient, [np.log(2.0), 0.0], atol=1e-12)  # and no NaN enters the gradient
+
+
+def test_a_joint_distribution_that_cannot_be_marginalised_may_only_be_missing_as_a_whole(x64):
+    d = dist.MultivariateStudentT(5.0, jnp.zeros(2), jnp.eye(2))
+    shape = jax.ShapeDtypeStruct((2,), jnp.float64)
+    assert not can_be_partly_missing(d, shape)
+    assert can_be_partly_missing(dist.Normal(jnp.zeros(2), 1.0).to_event(1), shape)
+    assert can_be_partly_missing(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), shape)
+    assert observed_log_prob(d, jnp.array([NAN, NAN])) == 0.0
+    y = np.array([0.3, -0.2])
+    np.testing.assert_allclose(
+        observed_log_prob(d, jnp.asarray(y)), stats.multivariate_t(np.zeros(2), np.eye(2), 5.0).logpdf(y), rtol=1e-10
+    )
+
+
+# ------------------------------------------------------------------------------------------------- one draw each
+
+N = 2000
+LOCATION = np.linspace(-3.0, 3.0, N)  # every particle has its own
+
+# distribution of one particle; and the exact distribution function of draw i, from SciPy
+CONTINUOUS = {
+    "normal": (lambda m: dist.Normal(m, 2.0), lambda x: stats.norm(LOCATION, 2.0).cdf(x)),
+    "cauchy": (lambda m: dist.Cauchy(m, 2.0), lambda x: stats.cauchy(LOCATION, 2.0).cdf(x)),
+    "student_t": (lambda m: dist.StudentT(4.0, m, 2.0), lambda x: stats.t(4.0, LOCATION, 2.0).cdf(x)),
+    "gamma": (lambda m: dist.Gamma(2.0, jnp.exp(m)), lambda x: stats.gamma(2.0, scale=np.exp(-LOCATION)).cdf(x)),
+    "mixture": (
+        lambda m: dist.MixtureSameFamily(
+            dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(jnp.stack([m - 4.0, m + 2.0]), jnp.array([0.5, 1.0]))
+        ),
+        lambda x: 0.3 * stats.norm(LOCATION - 4.0, 0.5).cdf(x) + 0.7 * stats.norm(LOCATION + 2.0, 1.0).cdf(x),
+    ),
+    "truncated_normal": (
+        lambda m: dist.TruncatedNormal(m, 1.0, low=-1.0),
+        lambda x: stats.truncnorm(-1.0 - LOCATION, np.inf, LOCATION, 1.0).cdf(x),
+    ),
+}
+
+
+def draws(distribution):
+    return np.asarray(jax.jit(lambda key, m: sample_each(key, distribution, N, m))(jax.random.key(0), LOCATION), float)
+
+
+def assert_independent_uniforms(u):
+    # Kolmogorov-Smirnov: sqrt(N) times the distance exceeds 1.95 with probability 0.001. Means of N uniforms have a
+    # standard error of 1 / sqrt(12 N) = 0.0065, correlations of neighbours one of 1 / sqrt(N) = 0.022.
+    assert stats.kstest(u, "uniform").statistic < 1.95 / N**0.5
+    assert abs(np.mean(u) - 0.5) < 4 * 0.0065
+    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4 * 0.022
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_each_particle_gets_its_own_independent_draw_from_its_own_distribution(name, x64):
+    distribution, cdf = CONTINUOUS[name]
+    x = draws(distribution)
+    assert x.shape == (N,)
+    assert len(np.unique(x)) == N
+    assert_independent_uniforms(cdf(x))
+
+
+def test_each_particle_gets_its_own_draw_of_a_vector(x64):
+    scale = np.array([[1.0, 0.0], [0.8, 0.6]])
+    x = draws(lambda m: dist.MultivariateNormal(jnp.stack([m, 2 * m]), scale_tril=jnp.asarray(scale)))
+    assert x.shape == (N, 2)
+    white = np.linalg.solve(scale, (x - np.stack([LOCATION, 2 * LOCATION], axis=1)).T)
+    for component in white:
+        assert_independent_uniforms(stats.norm.cdf(component))
+    assert abs(np.corrcoef(white)[0, 1]) < 4 * 0.022
+
+
+def test_each_particle_gets_its_own_draw_of_a_count(x64):
+    x = draws(lambda m: dist.Poisson(jnp.exp(m)))
+    rate = np.exp(LOCATION)
+    standardised = (x - rate) / np.sqrt(rate)
+    # Mean zero, variance one: standard errors 1 / sqrt(N) = 0.022 and sqrt((2 + mean 1/rate) / N) = 0.051, the mean of
+    # exp(-m) over (-3, 3) being sinh(3) / 3 = 3.3.
+    assert abs(standardised.mean()) < 4 * 0.022
+    assert abs(standardised.var() - 1) < 4 * 0.051
+    assert abs(np.corrcoef(standardised[1:], standardised[:-1])[0, 1]) < 4 * 0.022

@@ -1,0 +1,98 @@
+"""Proposals: the fully adapted one against brute force, and all against the Kalman evidence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import multivariate_normal
+
+import epf_jax as epf
+from benchmarks.accuracy.evidence import error
+from epf_jax import exact
+from epf_jax.gaussian import moments
+
+
+def test_fully_adapted_densities_agree_with_numerical_integration(x64):
+    model = epf.models.sinusoid(observation_noise=0.3)
+    proposal = epf.fully_adapted(model)
+    theta, x_prev, y = {"theta": 0.7}, jnp.asarray(1.1), jnp.asarray(0.4)
+    grid = np.linspace(-6, 8, 4001)
+    joint = np.exp(
+        np.asarray(model.transition(theta, x_prev, 1).log_prob(grid))
+        + np.asarray(jax.vmap(lambda x: model.observation(theta, x, 1).log_prob(y))(grid))
+    )
+    evidence = np.trapezoid(joint, grid)
+    np.testing.assert_allclose(proposal.look_ahead(model, theta, x_prev, y, 1), np.log(evidence), rtol=1e-9)
+    mean = np.trapezoid(grid * joint, grid) / evidence
+    sd = np.sqrt(np.trapezoid((grid - mean) ** 2 * joint, grid) / evidence)
+    found = proposal.distribution(model, theta, x_prev, y, 1)
+    np.testing.assert_allclose([found.loc, found.scale], [mean, sd], rtol=1e-7)
+
+
+@pytest.mark.parametrize("missing", [None, 0, 1, "all"])
+def test_fully_adapted_vector_models_follow_the_gaussian_algebra_with_components_missing(missing, x64):
+    Q, R = np.array([[1.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.1], [0.1, 0.3]])
+    H = np.array([[1.0, 0.5], [0.0, 2.0]])
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.MultivariateNormal(jnp.stack([jnp.sin(theta["a"] * x[0]), x[1]]), Q),
+        observation=lambda theta, x, u: dist.MultivariateNormal(jnp.asarray(H) @ x + 1.0, R),
+    )
+    proposal = epf.fully_adapted(model)
+    theta, x_prev, y = {"a": 0.5}, jnp.array([0.7, -0.2]), np.array([1.3, 0.4])
+    f = np.array([np.sin(0.35), -0.2])
+    seen = [i for i in range(2) if missing != "all" and i != missing]
+    y_given = jnp.asarray([y[i] if i in seen else np.nan for i in range(2)])
+    log_weight = proposal.look_ahead(model, theta, x_prev, y_given, 1)
+    mean, scale = moments(proposal.distribution(model, theta, x_prev, y_given, 1))
+    Hs, Rs = H[seen], R[np.ix_(seen, seen)]
+    D = Hs @ Q @ Hs.T + Rs
+    K = Q @ Hs.T @ np.linalg.inv(D) if seen else np.zeros((2, 0))
+    innovation = y[seen] - Hs @ f - 1.0
+    expected = multivariate_normal(np.zeros(len(seen)), D).logpdf(innovation) if seen else 0.0
+    np.testing.assert_allclose(log_weight, expected, atol=1e-9)
+    np.testing.assert_allclose(mean, f + K @ innovation, atol=1e-9)
+    np.testing.assert_allclose(scale @ scale.T, Q - K @ Hs @ Q, atol=1e-9)
+
+
+def test_guided_by_the_transition_is_the_bootstrap_filter():
+    model = epf.models.sinusoid(observation_noise=0.5)
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 8)
+    guided = epf.guided(lambda theta, x_prev, y, u: dist.Normal(jnp.sin(0.7 * x_prev), 1.0))
+    runs = [
+        epf.run(jax.random.key(1), epf.bootstrap_filter(model, 100, theta={"theta": 0.7}, proposal=p), y, levels=())
+        for p in (epf.bootstrap(), guided)
+    ]
+    np.testing.assert_allclose(runs[0].log_evidence, runs[1].log_evidence, rtol=1e-4)
+
+
+def test_every_proposal_gives_an_unbiased_evidence(x64):
+    model = epf.models.ar1()
+    _, y = epf.simulate(jax.random.key(2), model, {"phi": 0.8}, 8)
+    log_evidence = float(exact.kalman_log_evidence(model, {"phi": 0.8}, y)[-1])
+    halfway = epf.guided(lambda theta, x_prev, y, u: dist.Normal(0.4 * x_prev + 0.5 * y, 1.0))
+    for proposal in (epf.bootstrap(), halfway, epf.fully_adapted(model)):
+        filter_ = epf.bootstrap_filter(model, 50, theta={"phi": 0.8}, proposal=proposal)
+        bias, standard_error = error(filter_, y, log_evidence, num_runs=300)
+        assert abs(bias) < 4 * standard_error
+
+
+def test_the_default_proposal_suits_the_model():
+    nonlinear = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=lambda theta, x, u: dist.Poisson(jnp.exp(x)),
+    )
+    from epf_jax.proposals import why_not_fully_adapted
+
+    assert why_not_fully_adapted(epf.models.star()) == ""
+    assert why_not_fully_adapted(epf.models.pendulum()) == ""
+    assert "Poisson" in why_not_fully_adapted(nonlinear)
+    assert "Cauchy" in why_not_fully_adapted(epf.models.cauchy_ar1())
+    _, y = epf.simulate(jax.random.key(0), nonlinear, {"a": 0.5}, 6)
+    assert jnp.issubdtype(y.dtype, jnp.integer)
+    results = epf.run(jax.random.key(1), epf.extended_parameter_filter(nonlinear, 50), y, levels=())
+    assert np.all(np.isfinite(results.log_evidence))
