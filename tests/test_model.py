@@ -148,12 +148,14 @@ def test_missing_components_are_marginalised_exactly(independent, x64):
 
 
 def test_a_batch_of_independent_components_drops_the_missing_ones(x64):
-    d = dist.Exponential(jnp.array([1.0, 4.0]))
-    np.testing.assert_allclose(observed_log_prob(d, jnp.array([NAN, 3.0])), np.log(4.0) - 12.0, rtol=1e-10)
     # Zero is outside the support of a log-normal: what stands for a missing value must not be.
-    d = dist.LogNormal(jnp.zeros(2), 1.0)
-    np.testing.assert_allclose(observed_log_prob(d, jnp.array([2.0, NAN])), stats.lognorm(1.0).logpdf(2.0), rtol=1e-10)
-    gradient = jax.grad(lambda m: observed_log_prob(dist.LogNormal(m, 1.0), jnp.array([2.0, NAN])))(jnp.zeros(2))
+    @jax.jit
+    @jax.value_and_grad
+    def seen(m):
+        return observed_log_prob(dist.LogNormal(m, 1.0), jnp.array([2.0, NAN]))
+
+    value, gradient = seen(jnp.zeros(2))
+    np.testing.assert_allclose(value, stats.lognorm(1.0).logpdf(2.0), rtol=1e-10)
     np.testing.assert_allclose(gradient, [np.log(2.0), 0.0], atol=1e-12)  # and no NaN enters the gradient
 
 
@@ -163,11 +165,10 @@ def test_a_joint_distribution_that_cannot_be_marginalised_may_only_be_missing_as
     assert not can_be_partly_missing(d, shape)
     assert can_be_partly_missing(dist.Normal(jnp.zeros(2), 1.0).to_event(1), shape)
     assert can_be_partly_missing(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), shape)
-    assert observed_log_prob(d, jnp.array([NAN, NAN])) == 0.0
     y = np.array([0.3, -0.2])
-    np.testing.assert_allclose(
-        observed_log_prob(d, jnp.asarray(y)), stats.multivariate_t(np.zeros(2), np.eye(2), 5.0).logpdf(y), rtol=1e-10
-    )
+    found = jax.jit(jax.vmap(lambda y: observed_log_prob(d, y)))(jnp.array([[NAN, NAN], y]))
+    expected = stats.multivariate_t(np.zeros(2), np.eye(2), 5.0).logpdf(y)
+    np.testing.assert_allclose(found, [0.0, expected], rtol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------- one draw each

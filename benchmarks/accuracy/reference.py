@@ -1,7 +1,8 @@
 """The library's quadrature oracle against independent exact posteriors.
 
-`python -m benchmarks.accuracy.reference FOLDER [MODEL ...]`: FOLDER holds sin.npz, cauchy.npz and star.npz: y, and the exact mean, sd and quantiles at the checkpoints. The grid of
-theta is refined around each checkpoint's own posterior until its spacing is below half a posterior sd.
+`python -m benchmarks.accuracy.reference FOLDER [MODEL ...]`: FOLDER holds sin.npz, cauchy.npz and star.npz: y, and
+the exact mean and sd at the checkpoints. The grid of theta is refined around each checkpoint's own posterior until its
+spacing is below half a posterior sd.
 """
 
 import argparse
