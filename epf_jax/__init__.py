@@ -4,7 +4,7 @@
     filter_ = epf.extended_parameter_filter(model, num_particles=1000)
     results = epf.run(jax.random.key(0), filter_, y)
 
-See DESIGN in the README for the nouns; every public name is listed in `__all__`.
+The README shows the rest; every public name is listed in `__all__`.
 """
 
 from epf_jax import exact, models, plots

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 
@@ -28,7 +29,7 @@ def check_positive(name: str, value: Any, what: str) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     try:
-        positive = bool(jnp.all(jnp.asarray(value, float) > 0))
+        positive = bool(np.all(np.asarray(value, float) > 0))
     except (TypeError, ValueError):
         positive = False
     if not positive:

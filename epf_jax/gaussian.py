@@ -18,21 +18,24 @@ _UNROLL = 6
 
 
 def is_gaussian(d: Any) -> bool:
-    """Whether d is a Normal (of any shape), its `to_event`, or a MultivariateNormal."""
-    while isinstance(d, dist.Independent):
-        d = d.base_dist
-    return type(d) in (dist.Normal, dist.MultivariateNormal)
+    """Whether d is a Normal (of any shape, expanded or not), its `to_event`, or a MultivariateNormal."""
+    base = _base(d)
+    return type(base) is dist.Normal or (type(base) is dist.MultivariateNormal and base.batch_shape == ())
 
 
 def moments(d: Any) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """Mean and lower-triangular scale of a Gaussian, its components flattened to one vector."""
-    while isinstance(d, dist.Independent):
-        d = d.base_dist
+    shape, d = d.batch_shape + d.event_shape, _base(d)
     if isinstance(d, dist.MultivariateNormal):
         return d.loc, d.scale_tril
-    shape = d.batch_shape
     mean = jnp.broadcast_to(d.loc, shape).ravel()
     return mean, jnp.diag(jnp.broadcast_to(d.scale, shape).ravel())
+
+
+def _base(d: Any) -> Any:
+    while isinstance(d, (dist.Independent, dist.ExpandedDistribution)):
+        d = d.base_dist
+    return d
 
 
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -115,8 +118,23 @@ def depends_on(function: Callable, example: Any, *others: Any) -> bool:
 
 
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
-    """Whether `function(example, *others)` is affine in its first argument: its Jacobian does not depend on it."""
-    return not depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others)
+    """Whether `function(example, *others)` is affine in its first argument, an array.
+
+    Its Jacobian must not depend on the argument, which the traced program shows. Steps (`where`, `round`, `sign`) pass
+    that test with a Jacobian of zero, so the function is also compared with its linearisation at a few points; inside
+    a trace, where values are not known, the first test must do.
+    """
+    if depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others):
+        return False
+    with jax.ensure_compile_time_eval():
+        value, jacobian = function(example, *others), jax.jacfwd(function)(example, *others)
+        steps = jax.random.normal(jax.random.key(0), (8, *example.shape)) * jnp.logspace(-1, 2, 8).reshape(
+            (8,) + (1,) * example.ndim
+        )
+        exact = jax.vmap(lambda step: function(example + step, *others))(steps)
+        linear = value + jax.vmap(lambda step: jnp.tensordot(jacobian, step, axes=example.ndim))(steps)
+        agree = jnp.allclose(exact, linear, rtol=1e-3, atol=1e-3)
+    return True if isinstance(agree, jax.core.Tracer) else bool(agree)
 
 
 def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:

@@ -11,7 +11,7 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -90,11 +90,7 @@ def example_input(model: StateSpaceModel) -> Any:
 
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:
     """The model with theta known: nothing is left to learn, and its own theta is the empty dict."""
-    theta = jax.tree.map(lambda leaf: numeric_array("theta", leaf, "Give one value for each parameter.", float), theta)
-    model.parameters.to_vector(theta)  # checks the structure and the shapes
-    values = [leaf for leaf in jax.tree.leaves(theta) if not isinstance(leaf, jax.core.Tracer)]
-    if not all(np.all(np.isfinite(leaf)) for leaf in values):
-        raise ValueError(f"theta: expected finite numbers, got {theta}.")
+    theta = as_theta(model, theta)
     return StateSpaceModel(
         prior={},
         initial=lambda _: model.initial(theta),
@@ -119,25 +115,36 @@ def simulate(
     key = check_key(key)
     check_is_model(model)
     check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
-    model = known(model, theta)
+    theta = as_theta(model, theta)
     inputs = input_rows(inputs, num_steps)
-    check_model(model, jax.tree.map(lambda a: a[0], inputs))
+    shapes = check_model(model, jax.tree.map(lambda a: a[0], inputs))
+    return _simulate(model, shapes.x.shape, shapes.x.dtype, key, theta, inputs)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _simulate(model, x_shape, x_dtype, key, theta, inputs):
     key_initial, key_steps = jax.random.split(key)
 
     def step(x_prev, step_inputs):
         key, u = step_inputs
         key_x, key_y = jax.random.split(key)
-        x = model.transition({}, x_prev, u).sample(key_x)
-        return x, (x, model.observation({}, x, u).sample(key_y))
+        x = model.transition(theta, x_prev, u).sample(key_x).astype(x_dtype)
+        return x, (x, model.observation(theta, x, u).sample(key_y))
 
-    @jax.jit
-    def path(key_initial, keys, inputs):
-        x_0 = model.initial({}).sample(key_initial)
-        x_0 = jnp.broadcast_to(x_0, model.shapes.x.shape)
-        _, (x, y) = jax.lax.scan(step, x_0, (keys, inputs))
-        return jnp.concatenate([x_0[None], x]), y
+    x_0 = jnp.broadcast_to(model.initial(theta).sample(key_initial), x_shape).astype(x_dtype)
+    num_steps = len(jax.tree.leaves(inputs)[0])
+    _, (x, y) = jax.lax.scan(step, x_0, (jax.random.split(key_steps, num_steps), inputs))
+    return jnp.concatenate([x_0[None], x]), y
 
-    return path(key_initial, jax.random.split(key_steps, num_steps), inputs)
+
+def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
+    """Theta as finite arrays with the prior's structure and shapes, or an error that says where it differs."""
+    theta = jax.tree.map(lambda leaf: numeric_array("theta", leaf, "Give one value for each parameter.", float), theta)
+    model.parameters.to_vector(theta)  # checks the structure and the shapes
+    values = [leaf for leaf in jax.tree.leaves(theta) if not isinstance(leaf, jax.core.Tracer)]
+    if not all(np.all(np.isfinite(leaf)) for leaf in values):
+        raise ValueError(f"theta: expected finite numbers, got {theta}.")
+    return theta
 
 
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
@@ -176,6 +183,8 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
         return masked_normal_log_prob(y, mean, scale_tril)
     components = _components(d)
     filled = jnp.where(missing, _feasible(components, y), y)
+    if getattr(getattr(components, "support", None), "is_discrete", False):
+        filled = filled.astype(int)
     log_probs = components.log_prob(filled)
     if jnp.shape(log_probs) == jnp.shape(y):
         return jnp.sum(jnp.where(missing, 0.0, log_probs))
@@ -251,14 +260,14 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
         return model.shapes
     kinds = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), u)
     leaves, structure = jax.tree.flatten(kinds)
-    shapes = _shapes_for(model, tuple(leaves), structure)
+    shapes = _shapes_for(model, tuple(leaves), structure, jnp.result_type(float))
     if shapes.problem is not None:
         raise shapes.problem
     return shapes
 
 
 @lru_cache(maxsize=256)
-def _shapes_for(model: StateSpaceModel, leaves: tuple, structure: Any) -> Shapes:
+def _shapes_for(model: StateSpaceModel, leaves: tuple, structure: Any, precision: Any) -> Shapes:
     """The shapes for inputs of a given kind, evaluated once: a run costs no more for being checked."""
     return _shapes(model, jax.tree.unflatten(structure, leaves))
 

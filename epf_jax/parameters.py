@@ -116,6 +116,8 @@ def parameters(prior: Any) -> Parameters:
         moments = [_location_and_scale(leaf) for leaf in leaves]
         centre = jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0)
         scale = jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0)
+        for leaf, (middle, spread) in zip(leaves, moments, strict=True):
+            _check_moments(leaf.name, middle, spread)
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
@@ -151,6 +153,17 @@ def _leaf(path, d) -> _Leaf:
     for n in unconstrained_shape:
         size *= n
     return _Leaf(name, d, transform, tuple(draw.shape), unconstrained_shape, size)
+
+
+def _check_moments(name: str, centre, scale) -> None:
+    if isinstance(centre, jax.core.Tracer) or isinstance(scale, jax.core.Tracer):
+        return
+    if not (bool(jnp.all(jnp.isfinite(centre))) and bool(jnp.all(jnp.isfinite(scale) & (scale > 0)))):
+        raise ValueError(
+            f"prior: the parameter {name!r} has no finite centre and positive spread in unconstrained coordinates "
+            f"(centre {centre}, spread {scale}). Its draws underflow or overflow, or do not vary: take a less vague "
+            "prior, such as dist.LogNormal(0.0, 1.0), or put a known constant into the model's functions."
+        )
 
 
 def _path_entry(entry) -> str:

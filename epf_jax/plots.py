@@ -36,7 +36,7 @@ def plot_theta(
         raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
     series = _scalar_series(results.theta)
     truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
-    references: list[Any] = [None] * len(series) if exact is None else _exact_series(exact)
+    references: list[Any] = [None] * len(series) if exact is None else _exact_series(exact, results.levels)
     figure, axes = plt.subplots(len(series), 1, figsize=(9, 1 + 3.2 * len(series)), sharex=True, squeeze=False)
     for i, (ax, (name, mean, low, high)) in enumerate(zip(axes[:, 0], series, strict=True)):
         t = np.arange(1, len(mean) + 1)
@@ -46,7 +46,7 @@ def plot_theta(
         if references[i] is not None:
             centre, lower, upper = references[i]
             for curve, width in ((centre, 1.5), (lower, 1.0), (upper, 1.0)):
-                label = f"{labels[1]}: mean, 90% band" if curve is centre else None
+                label = f"{labels[1]}: mean, {_coverage(results)} band" if curve is centre else None
                 ax.plot(t, curve, color=_EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label)
         if truths:
             ax.axhline(truths[i], color=_TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
@@ -84,13 +84,9 @@ def plot_diagnostics(results: Results) -> Any:
 
 def _pyplot():
     try:
-        import matplotlib
+        import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'epf_jax[plots]'.") from error
-    if not hasattr(matplotlib, "backend_bases"):  # nothing chosen yet: a backend that needs no screen
-        matplotlib.use("Agg", force=False)
-    import matplotlib.pyplot as plt
-
     return plt
 
 
@@ -108,8 +104,8 @@ def _scalar_series(summary):
     return found
 
 
-def _exact_series(exact: GridPosterior):
-    edges = jax.tree.leaves(exact.quantiles((0.05, 0.95)))
+def _exact_series(exact: GridPosterior, levels):
+    edges = jax.tree.leaves(exact.quantiles((float(levels[0]), float(levels[-1]))))
     return [
         (np.asarray(m), np.asarray(q)[:, 0], np.asarray(q)[:, 1])
         for m, q in zip(jax.tree.leaves(exact.mean), edges, strict=True)

@@ -5,7 +5,7 @@ within a degree, lexicographically. Index 0 is the constant.
 """
 
 from functools import cache
-from itertools import product
+from itertools import combinations_with_replacement
 from math import comb
 
 import jax.numpy as jnp
@@ -22,8 +22,11 @@ def num_coefficients(num_variables: int, degree: int) -> int:
 @cache
 def multi_indices(num_variables: int, degree: int) -> tuple[MultiIndex, ...]:
     """All exponents of total degree <= `degree`, by total degree, then lexicographically from the first variable."""
-    exponents = [a for a in product(range(degree + 1), repeat=num_variables) if sum(a) <= degree]
-    return tuple(sorted(exponents, key=lambda a: (sum(a), tuple(-i for i in a))))
+    found = []
+    for total in range(degree + 1):
+        for variables in combinations_with_replacement(range(num_variables), total):
+            found.append(tuple(variables.count(i) for i in range(num_variables)))
+    return tuple(found)
 
 
 @cache

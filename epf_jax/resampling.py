@@ -8,6 +8,7 @@ Multinomial, stratified and systematic resampling read the inverse of the weight
 positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,7 +53,8 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     return jnp.where(jnp.arange(n) < jnp.sum(copies), certain, rest)
 
 
-class when_ess_below(NamedTuple):  # noqa: N801  used as a function: when_ess_below(0.5, systematic)
+@dataclasses.dataclass(frozen=True)  # unlike a NamedTuple, it can be passed to jax.jit as a function
+class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, systematic)
     """Resample with `scheme` only when the effective sample size is below `fraction` of N.
 
     Calling it gives `(ancestors, resampled)`; without resampling every particle is its own ancestor.

@@ -144,7 +144,14 @@ def gaussian_term(term: Term, z: Float[Array, " P"], example: tuple) -> Gaussian
 def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> bool:
     """Whether the mean is affine in theta and the noise is free of it."""
     x_prev, x, _, u = example
-    return gaussian.known_noise and is_affine(gaussian.mean, z, x_prev, x, u)
+    if not gaussian.known_noise:
+        return False
+    for key in jax.random.split(jax.random.key(1), 2):  # at x = 0, a product with x would hide what theta does
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x_prev, x = 2.0 * jax.random.normal(key, (2, *x.shape), x.dtype)
+        if not is_affine(gaussian.mean, z, x_prev, x, u):
+            return False
+    return True
 
 
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:

@@ -54,7 +54,7 @@ def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
 def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation over the particles."""
     w = jnp.exp(log_weights - logsumexp(log_weights))
-    values = values.astype(w.dtype)
+    values = _counted(values.astype(w.dtype), w)
     mean = jnp.tensordot(w, values, axes=1)
     variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
     return mean, _sqrt(variance)
@@ -78,7 +78,8 @@ def quantiles(
             return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
 
         spread = jnp.zeros_like(levels)
-        _, high = jax.lax.fori_loop(0, 24, halve, (spread + jnp.min(v), spread + jnp.max(v)))
+        lowest, highest = jnp.min(jnp.where(w > 0, v, jnp.inf)), jnp.max(jnp.where(w > 0, v, -jnp.inf))
+        _, high = jax.lax.fori_loop(0, 24, halve, (spread + lowest, spread + highest))
         return high
 
     flat = values.astype(w.dtype).reshape(values.shape[0], -1)
@@ -98,10 +99,16 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
     """
     w = jnp.exp(log_weights - logsumexp(log_weights))
+    z = _counted(z, w)
     mean = w @ z
     centred = z - mean
     covariance = (centred * w[:, None]).T @ centred + jnp.diag(floor**2)
     return Population(mean, cholesky(covariance))
+
+
+def _counted(values, w):
+    """Zeros where the weight is zero: such a particle may be infinite, and must not count."""
+    return jnp.where((w > 0).reshape((-1,) + (1,) * (values.ndim - 1)), values, 0.0)
 
 
 def _sqrt(variance):

@@ -377,6 +377,14 @@ def test_a_function_that_jet_cannot_expand_is_named_at_high_order_and_expanded_a
         lambda: epf.extended_parameter_filter(two_parameters(), 8, sampler=epf.grid_sampler()),
     ),
     (
+        r"^sampler: the frozen statistic records nothing.*Leave the sampler out",
+        lambda: epf.extended_parameter_filter(model(), 8, statistic=epf.frozen(model()), sampler=epf.random_walk()),
+    ),
+    (
+        r"^prior: the parameter 'phi' has no finite centre and positive spread.*take a less vague prior",
+        lambda: ar1(prior={"phi": dist.LogNormal(0.0, 1e-30)}),
+    ),
+    (
         r"^step_size: expected one number, or one for each of the 1 .*got shape \(3,\)",
         lambda: epf.extended_parameter_filter(model(), 8, sampler=epf.random_walk(jnp.ones(3))),
     ),
@@ -629,6 +637,10 @@ AXIS = jnp.linspace(-1.0, 1.0, 5)
     (
         r"^axes: each grid must be a vector of two or more increasing values, got 0\.3",
         lambda: exact.kalman(model(), Y, {"phi": 0.3}),
+    ),
+    (
+        r"^axes: after observation 1 no point of the grid has any density\. Move the grid",
+        lambda: exact.kalman(ar1(prior={"phi": dist.Uniform(0.0, 1.0)}), Y, {"phi": AXIS + 3.0}),
     ),
     (
         r"^axes: grids are for scalar parameters",

@@ -91,11 +91,11 @@ def test_the_density_of_z_integrates_to_one(name, x64):
 
 
 def test_prior_draws_have_the_priors_distribution_and_structure():
-    coordinates = parameters({"phi": dist.Uniform(-1.0, 1.0), "scale": dist.HalfNormal(2.0)})
+    coordinates = parameters({"phi": dist.Uniform(-1.0, 1.0), "scale": dist.LogNormal(0.0, 0.5)})
     draws = coordinates.sample(jax.random.key(0), 4000)
     assert {name: leaf.shape for name, leaf in draws.items()} == {"phi": (4000,), "scale": (4000,)}
     # Kolmogorov-Smirnov at 4000 draws: the distance stays below 1.95 / sqrt(4000) = 0.031 with probability 0.999.
-    for name, exact in (("phi", stats.uniform(-1.0, 2.0)), ("scale", stats.halfnorm(scale=2.0))):
+    for name, exact in (("phi", stats.uniform(-1.0, 2.0)), ("scale", stats.lognorm(0.5))):
         assert stats.kstest(np.asarray(draws[name], float), exact.cdf).statistic < 0.031
     # Independent across leaves: a correlation of 4000 pairs has a standard error of 1 / sqrt(4000) = 0.016.
     assert abs(np.corrcoef(draws["phi"], draws["scale"])[0, 1]) < 4 * 0.016

@@ -7,7 +7,7 @@ import pytest
 from conformance import RESAMPLERS
 
 import epf_jax as epf
-from epf_jax.resampling import select
+from epf_jax.resampling import _inverse_cdf, select
 from epf_jax.weights import ess, mean_and_sd, population, quantiles, reweight, uniform_log_weights
 
 W = np.array([0.02, 0.31, 0.0, 0.13, 0.07, 0.0, 0.26, 0.21])
@@ -147,6 +147,13 @@ def test_particles_of_zero_weight_are_never_chosen(name):
         assert np.all(pattern[ancestors[:, i]] > 0)
 
 
+def test_positions_on_the_very_edges_of_the_cumulative_weights_find_particles_of_positive_weight():
+    # Weights 0, 1/4, 0, 1/2, 1/4, 0 are exact in float32. Positions in (0, 1] belong to the particle that reaches them.
+    log_weights = jnp.log(jnp.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0]))
+    positions = jnp.array([1e-30, 0.25, 0.2500001, 0.75, 0.7500001, 1.0])
+    np.testing.assert_array_equal(_inverse_cdf(log_weights, positions), [1, 1, 3, 3, 4, 4])
+
+
 @pytest.mark.parametrize("name", ["systematic", "residual", "stratified"])
 def test_copies_stay_close_to_their_expectation(name):
     # Systematic: floor or ceil of N w. Residual: at least the floor. Stratified: less than two away.
@@ -180,8 +187,8 @@ def test_resampling_only_below_a_threshold_reports_what_it_did():
     key, log_weights = jax.random.key(0), jnp.asarray(LOG_W)
     share = float(ess(log_weights)) / len(W)  # 0.53
     always, never = epf.when_ess_below(share + 0.01), epf.when_ess_below(share - 0.01, epf.multinomial)
-    always_at_once, never, systematic = map(jax.jit, (always, never, epf.systematic))
-    ancestors, resampled = always_at_once(key, log_weights)
+    jitted, never, systematic = map(jax.jit, (always, never, epf.systematic))
+    ancestors, resampled = jitted(key, log_weights)
     assert resampled
     np.testing.assert_array_equal(ancestors, systematic(key, log_weights))
     ancestors, resampled = never(key, log_weights)

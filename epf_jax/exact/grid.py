@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.parameters import Theta
+from epf_jax.parameters import Theta, is_distribution
 
 Axes = Any
 """A pytree with the prior's structure: for each (scalar) parameter, the increasing values of its grid."""
@@ -90,20 +91,26 @@ def posterior(
     """
     leaves, structure = _check_axes(model, axes)
     points = np.stack([g.ravel() for g in np.meshgrid(*leaves, indexing="ij")], axis=-1)
-    coordinates = model.parameters
+    priors = jax.tree.leaves(model.prior, is_leaf=is_distribution)
 
     def log_joint_at(point):
         theta = jax.tree.unflatten(structure, list(point))
-        z = coordinates.to_vector(theta)
-        return coordinates.log_prior(z) - coordinates.log_jacobian(z) + log_likelihood(theta)
+        log_prior = sum(jnp.sum(d.log_prob(value)) for d, value in zip(priors, point, strict=True))
+        return log_prior + log_likelihood(theta)
 
     with jax.enable_x64(True):
         evaluate = jax.jit(lambda p: jax.lax.map(log_joint_at, p, batch_size=min(batch_size, len(points))))
         log_joint = np.asarray(evaluate(points)).T.reshape(-1, *(len(leaf) for leaf in leaves))
+    log_joint = np.where(np.isnan(log_joint), -np.inf, log_joint)  # a point at the support's edge has no density
     cells: np.ndarray = np.ones(())
     for i, leaf in enumerate(leaves):
         cells = cells * _along(_trapezoid(leaf), i, len(leaves))
     highest = np.max(log_joint, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
+    if not np.all(np.isfinite(highest)):
+        raise ValueError(
+            f"axes: after observation {int(np.argmax(~np.isfinite(highest).ravel())) + 1} no point of the grid has any "
+            "density. Move the grid to where the posterior is, or give the state nodes that cover it."
+        )
     total = np.sum(np.exp(log_joint - highest) * cells, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
     log_evidence = highest + np.log(total)
     return GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())

@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from epf_jax.exact.data import as_observations
@@ -24,24 +26,24 @@ from epf_jax.parameters import Theta
 
 def nodes_around(
     y: Float[Array, " T"], half_width: float, num_nodes: int, *, initial: tuple[float, float] = (-8.0, 8.0)
-) -> Float[Array, "T+1 G"]:
+) -> Float[np.ndarray, "T+1 G"]:
     """Nodes for x_0..x_T: equally spaced over y_t +- `half_width`, and over `initial` for x_0.
 
     For observations y = x + noise: a half-width of 8 noise standard deviations, and a spacing below 0.7 of the
     smallest standard deviation in the model. Not for missing observations: give fixed nodes there.
     """
-    y = jnp.asarray(y, float)
-    if jnp.any(jnp.isnan(y)):
+    centres = np.asarray(y, float)  # NumPy's double precision, whatever jax's
+    if np.any(np.isnan(centres)):
         raise ValueError("y: nodes_around needs every observation; with missing values give a fixed grid of nodes.")
-    offsets = jnp.linspace(-half_width, half_width, num_nodes)
-    return jnp.concatenate([jnp.linspace(*initial, num_nodes)[None], y[:, None] + offsets])
+    offsets = np.linspace(-half_width, half_width, num_nodes)
+    return np.concatenate([np.linspace(*initial, num_nodes)[None], centres[:, None] + offsets])
 
 
 def quadrature_log_evidence(
     model: StateSpaceModel,
     theta: Theta,
     y: Float[Array, " T"],
-    nodes: Float[Array, "T+1 G"] | Float[Array, " G"],
+    nodes: Any,
     *,
     inputs: Any = None,
 ) -> Float[Array, " T"]:
@@ -51,7 +53,7 @@ def quadrature_log_evidence(
         model: a model with a scalar state.
         theta: the parameters.
         y: the observations; NaN is missing.
-        nodes: equally spaced states.
+        nodes: equally spaced states, an array of shape (T + 1, G) or (G,).
         inputs: one row per observation, or None for the time index.
     """
     if model.shapes.x.shape != ():
@@ -64,20 +66,19 @@ def quadrature_log_evidence(
     rows = input_rows(inputs, y.shape[0])
 
     def step(carry, row):
-        states_prev, mass, total = carry
+        states_prev, log_mass, total = carry
         states, y, u = row
         kernel = jax.vmap(lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states))(
             states_prev
         )
         log_lik = jax.vmap(lambda x: observed_log_prob(model.observation(theta, x, u), y))(states)
-        highest = jnp.max(log_lik)
-        unnormalised = (mass @ jnp.exp(kernel)) * jnp.exp(log_lik - highest) * (states[1] - states[0])
-        evidence = jnp.sum(unnormalised)
-        total += jnp.log(evidence) + highest
-        return (states, unnormalised / evidence, total), total
+        # In logs: an outlier may underflow every density, and still tell one theta from another.
+        log_joint = logsumexp(log_mass[:, None] + kernel, axis=0) + log_lik + jnp.log(states[1] - states[0])
+        evidence = logsumexp(log_joint)
+        return (states, log_joint - evidence, total + evidence), total + evidence
 
-    density = jnp.exp(jax.vmap(lambda x: log_prob(model.initial(theta), x))(nodes[0]))
-    start = (nodes[0], density * (nodes[0][1] - nodes[0][0]), jnp.zeros(()))
+    log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(nodes[0])
+    start = (nodes[0], log_density + jnp.log(nodes[0][1] - nodes[0][0]), jnp.zeros(()))
     return jax.lax.scan(step, start, (nodes[1:], y, rows))[1]
 
 
@@ -85,7 +86,7 @@ def quadrature(
     model: StateSpaceModel,
     y: Float[Array, " T"],
     axes: Axes,
-    nodes: Array,
+    nodes: Any,
     *,
     inputs: Any = None,
     batch_size: int = 32,

@@ -92,7 +92,10 @@ def liu_west_filter(
 
         if auxiliary:
             g = jax.vmap(lambda m, x: _look_ahead(model, coordinates.to_theta(m), x, y, u))(m, x_prev)
-            weighings.append(reweight(log_weights, g))
+            first = reweight(log_weights, g)
+            # A look-ahead that rules out every particle is only a bad guess: it is passed over, nothing has collapsed.
+            g = jnp.where(first.collapsed | ~jnp.isfinite(g), 0.0, g)
+            weighings.append(first._replace(log_increment=jnp.where(first.collapsed, 0.0, first.log_increment)))
             selection = _select(key_resample, weighings[-1], (x_prev, m, g))
             (x_prev, m, g), log_weights = selection.particles, selection.log_weights
 
@@ -108,7 +111,7 @@ def liu_west_filter(
             selection = _select(key_resample, weighings[-1], (x, theta))
             (x, theta), log_weights = selection.particles, selection.log_weights
 
-        info = step_info(selection, *weighings, acceptance=1.0)
+        info = step_info(selection, *weighings, acceptance=1.0)._replace(collapsed=weighings[-1].collapsed)
         return FilterState(x, theta, (), log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
     def _select(key, weighing, particles):

@@ -58,9 +58,9 @@ def extended_parameter_filter(
     What is not given is chosen for the model, by these rules, the first that fits:
 
     - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
-      `chebyshev` for one to three parameters; `taylor` of order 4 for more.
-    - sampler: the exact draw for `conjugate`; one population-scaled random-walk step for one parameter, four for
-      more, whose chains mix more slowly.
+      `chebyshev` for one to three parameters; `taylor` of order 2 for more.
+    - sampler: that of the statistic. With neither given, the exact draw for `conjugate`; one population-scaled
+      random-walk step for one parameter, four for more, whose chains mix more slowly.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
@@ -81,7 +81,7 @@ def storvik_filter(
     proposal: Proposal | None = None,
     resample: Resampler = systematic,
 ) -> Filter:
-    """Storvik's filter: exact sufficient statistics, exact draws of theta.
+    """Storvik's filter: exact sufficient statistics, and exact draws of theta where the statistic has them.
 
     Args:
         model: a model linear in theta with a Gaussian prior and known Gaussian noise, unless `statistic` is given.
@@ -113,7 +113,7 @@ def parameter_filter(
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     coordinates, N, look_ahead = model.parameters, num_particles, proposal.look_ahead
-    learns = coordinates.dim > 0
+    learns = coordinates.dim > 0 and statistic.moves
 
     def init(key):
         key_theta, key_state = jax.random.split(key)
@@ -124,7 +124,7 @@ def parameter_filter(
         return FilterState(x, theta, S, uniform_log_weights(N), jnp.zeros(()), jnp.zeros((), int))
 
     def step(key, state, y, u):
-        key_resample, key_state, key_update, key_theta = jax.random.split(key, 4)
+        key_resample, key_state, key_blind, key_update, key_theta = jax.random.split(key, 5)
         x_prev, theta, S, log_weights = state.x, state.theta, state.S, state.log_weights
         weighings = []
 
@@ -146,13 +146,14 @@ def parameter_filter(
             x = (
                 x
                 if proposal.blind
-                else jax.lax.cond(collapsed, redraw_blindly, lambda *_: x, key_state, theta, x_prev, u)
+                else jax.lax.cond(collapsed, redraw_blindly, lambda *_: x, key_blind, theta, x_prev, u)
             )
             selection = _select(key_resample, weighings[-1], (x_prev, x, theta, S))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(collapsed, y)
 
-        S = update(key_update, S, theta, x_prev, x, y, u)
+        collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
+        S = update(key_update, S, theta, x_prev, x, y, u, collapsed)
         S, theta, acceptance = redraw(key_theta, S, theta, log_weights, state.t + 1)
         info = step_info(selection, *weighings, acceptance=acceptance)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
@@ -164,15 +165,19 @@ def parameter_filter(
         x = sample_each(key, lambda theta, x: model.transition(theta, x, u), N, theta, x_prev)
         return x.astype(x_prev.dtype)
 
-    def update(key, S, theta, x_prev, x, y, u):
+    def update(key, S, theta, x_prev, x, y, u, collapsed):
         keys = jax.random.split(key, N)
-        return jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
+        new = jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            return new
+        # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
+        return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
 
     def redraw(key, S, theta, log_weights, t):
         if not learns:
             return S, theta, jnp.zeros(())
         spread = population(jax.vmap(coordinates.to_vector)(theta), log_weights, _POPULATION_FLOOR * coordinates.scale)
-        S = S if statistic.adapt is None else statistic.adapt(S, spread, t)
+        S = S if statistic.adapt is None else statistic.adapt(S, log_weights, t)
         keys = jax.random.split(key, N)
         theta, info = jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
         return S, theta, info.acceptance
@@ -191,7 +196,7 @@ def _default_statistic(model: StateSpaceModel) -> Statistic:
     sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=sampler)
-    return taylor(model, order=4, sampler=sampler)
+    return taylor(model, order=2, sampler=sampler)
 
 
 def _check_statistic(statistic: Any) -> None:

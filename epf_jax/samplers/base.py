@@ -17,17 +17,23 @@ class SampleInfo(NamedTuple):
     acceptance: Float[Array, ""]
 
 
+def unit_population(theta: Float[Array, " P"]) -> Population:
+    """A population about theta with unit scale, for a kernel used on its own."""
+    return Population(theta, jnp.eye(theta.shape[0], dtype=theta.dtype))
+
+
 class Sampler(NamedTuple):
     """A kernel that leaves exp(log_density) invariant.
 
     Attributes:
-        step: `step(key, theta, log_density, population) -> theta, info`; theta is one particle's flat unconstrained
-            vector, `population` the location and scale of all particles, to which steps and windows are tuned.
+        step: `step(key, theta, log_density, population=None) -> theta, info`; theta is one particle's unconstrained
+            vector, `population` the location and scale of all particles, to which steps and windows are tuned (by
+            default theta itself, and one).
         max_dim: the most parameters that it can handle, or None.
         name: for messages.
     """
 
-    step: Callable[[Any, Float[Array, " P"], LogDensity, Population], tuple[Float[Array, " P"], SampleInfo]]
+    step: Callable[..., tuple[Float[Array, " P"], SampleInfo]]
     name: str
     max_dim: int | None = None
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler
+from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
 
 
 def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
@@ -22,7 +22,8 @@ def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
     check_whole_number("num_points", num_points, least=3)
     check_positive("half_width", half_width, "a positive number of population standard deviations")
 
-    def step(key, theta, log_density, population):
+    def step(key, theta, log_density, population=None):
+        population = unit_population(theta) if population is None else population
         offsets = jnp.linspace(-half_width, half_width, num_points, dtype=theta.dtype)
         points = population.mean[0] + population.scale_tril[0, 0] * offsets
         log_p = jax.vmap(lambda v: log_density(v[None]))(points)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate
+from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 
 
 def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_steps: int = 1) -> Sampler:
@@ -26,7 +26,8 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
     if step_size is not None:
         check_positive("step_size", step_size, "positive standard deviations, or None to scale by the population")
 
-    def step(key, theta, log_density, population):
+    def step(key, theta, log_density, population=None):
+        population = unit_population(theta) if population is None else population
         dim = theta.shape[0]
         if step_size is None:
             scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))

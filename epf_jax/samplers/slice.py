@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate
+from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 
 
 def slice_sampler(
@@ -30,7 +30,8 @@ def slice_sampler(
     if width is not None:
         check_positive("width", width, "positive widths, or None to scale by the population")
 
-    def step(key, theta, log_density, population):
+    def step(key, theta, log_density, population=None):
+        population = unit_population(theta) if population is None else population
         dim = theta.shape[0]
         spread = jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
         widths = 2.0 * spread if width is None else per_coordinate("width", width, theta)

@@ -28,8 +28,9 @@ class Statistic(NamedTuple):
         sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step.
         log_target: `log_target(S)`, the same density as a function of unconstrained coordinates z, Jacobian included:
             what samplers see. What it takes to read S is done once, however often the function is called.
-        adapt: `adapt(S, population, t) -> S` on the statistics of all particles together, after each update; None for
+        adapt: `adapt(S, log_weights, t) -> S` on the statistics of all particles together, after each update; None for
             statistics that need no such care.
+        moves: whether theta is ever redrawn.
     """
 
     init: Callable[..., Any]
@@ -37,7 +38,8 @@ class Statistic(NamedTuple):
     log_density: Callable[[Any, Any], Any]
     sample: Callable[..., Any]
     log_target: Callable[[Any], LogDensity]
-    adapt: Callable[[Any, Population, Any], Any] | None = None
+    adapt: Callable[[Any, Any, Any], Any] | None = None
+    moves: bool = True
 
 
 def from_log_target(
@@ -65,6 +67,11 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         raise TypeError(
             f"sampler: expected epf.random_walk(), epf.slice_sampler() or epf.grid_sampler(), got {sampler!r}."
             + (" Call it: samplers are built by their functions." if callable(sampler) else "")
+        )
+    if not statistic.moves:
+        raise ValueError(
+            "sampler: the frozen statistic records nothing, so theta cannot be redrawn from it. Leave the sampler out, "
+            "or choose a statistic that learns, such as epf.chebyshev(model)."
         )
     if sampler.max_dim is not None and coordinates.dim > sampler.max_dim:
         raise ValueError(

@@ -23,10 +23,10 @@ from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import path_terms
-from epf_jax.weights import Population
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
+_IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
 _COMPRESSION = 10.0  # log-densities this far below the best are told apart less and less
 
 
@@ -58,7 +58,7 @@ def chebyshev(
         box: the lowest and the highest theta, each with the prior's structure; five prior standard deviations to
             either side of the prior's centre by default, in unconstrained coordinates.
         shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
-            standard deviations of the particle population to either side of its mean, and never grows again. None
+            posterior standard deviations to either side of the posterior mean, and never grows again. None
             keeps the box. A box wider than need be spends its nodes where theta cannot be, and steep log-densities
             there spoil the interpolation everywhere. Shrinking boxes are read through a logarithm that tames such
             log-densities (`_compress`); a fixed box is read by the plain polynomial through its nodes.
@@ -80,7 +80,10 @@ def chebyshev(
             return sum((term.log_prob(z, x_prev, x, y, u) for term in group), jnp.zeros(()))
 
         nodes = _nodes(low, high, counts)
-        return jax.vmap(log_prob)(nodes.reshape(-1, len(counts))).reshape(counts) - log_prob(reference)
+        at_nodes, at_reference = jax.vmap(log_prob)(nodes.reshape(-1, len(counts))).reshape(counts), log_prob(reference)
+        # A node of zero density is worth a large finite penalty: infinities would spoil the sum at every other node.
+        ratios = at_nodes - jnp.where(jnp.isfinite(at_reference), at_reference, 0.0)
+        return jnp.nan_to_num(ratios, nan=-_IMPOSSIBLE, neginf=-_IMPOSSIBLE, posinf=_IMPOSSIBLE)
 
     def init(x_0=None):
         if x_0 is None or not terms.initial:
@@ -104,18 +107,24 @@ def chebyshev(
         return log_density
 
     statistic = from_log_target(model, init, update, log_target, sampler)
-    return statistic if shrink is None else statistic._replace(adapt=_shrinking(counts, shrink))
+    return statistic if shrink is None else statistic._replace(adapt=_shrinking(counts, shrink, coordinates.log_prior))
 
 
-def _shrinking(counts: tuple[int, ...], reach: float) -> Callable[[NodalStatistic, Population, Any], NodalStatistic]:
-    """Cut the box to `reach` population standard deviations, and read every particle's density at the new nodes."""
+def _shrinking(counts: tuple[int, ...], reach: float, log_prior: Callable) -> Callable[..., NodalStatistic]:
+    """Cut the box to `reach` posterior standard deviations, and read every particle's density at the new nodes.
 
-    def adapt(S, population, t):
-        spread = reach * jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
+    The posterior's location and scale come from the particles' densities on the nodes, not from their draws of theta: a
+    step that leaves one path alive leaves one density, of honest width, but draws of no width at all. One cut halves
+    the box at most, and never goes below three spacings of its nodes, which is what they can resolve.
+    """
 
+    def adapt(S, log_weights, t):
         def cut(S):
             low, high = S.low[0], S.high[0]  # the same for all particles
-            new_low, new_high = jnp.maximum(low, population.mean - spread), jnp.minimum(high, population.mean + spread)
+            mean, sd = _posterior_moments(S.values, log_weights, low, high, counts, log_prior)
+            spacing = jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
+            spread = jnp.maximum(jnp.maximum(reach * sd, 3 * spacing), 0.25 * (high - low))
+            new_low, new_high = jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
             top = jnp.max(S.values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
             values = _compress(S.values, top)
             for i, axis in enumerate(_axes(new_low, new_high, counts)):
@@ -127,6 +136,18 @@ def _shrinking(counts: tuple[int, ...], reach: float) -> Callable[[NodalStatisti
         return jax.lax.cond(_is_due(t), cut, lambda S: S, S)
 
     return adapt
+
+
+def _posterior_moments(values, log_weights, low, high, counts, log_prior):
+    """Mean and sd of theta under the weighted mixture of the particles' densities, by quadrature on the nodes."""
+    nodes = _nodes(low, high, counts).reshape(-1, len(counts))
+    cells = jnp.ones(())
+    for n in counts:  # Chebyshev points are equally spaced in the angle: dz = sin(angle) d(angle)
+        cells = cells[..., None] * jnp.maximum(jnp.sin(jnp.pi * jnp.arange(n) / (n - 1)), 0.25 / n)
+    log_p = values.reshape(values.shape[0], -1) + jax.vmap(log_prior)(nodes) + jnp.log(cells).ravel()
+    mixture = jnp.exp(log_weights) @ jax.nn.softmax(log_p, axis=1)
+    mean = mixture @ nodes
+    return mean, jnp.sqrt(mixture @ (nodes - mean) ** 2)
 
 
 def _compress(values, top):

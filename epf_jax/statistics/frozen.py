@@ -25,4 +25,4 @@ def frozen(model: StateSpaceModel) -> Statistic:
     def sample(key, S, theta, population=None):
         return theta, SampleInfo(jnp.zeros(()))
 
-    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior)
+    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior, moves=False)

@@ -35,12 +35,13 @@ from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require
 class _Piece(NamedTuple):
     """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz = z - centre.
 
-    The shares are relative to dz = 0, where they vanish.
+    The shares are relative to dz = 0, where they vanish. `bounded` says that a share cannot grow without limit.
     """
 
     zero: Any
     phi: Callable[[Array, Array, Any, Any], Any]
     log_likelihood: Callable[[Any, Float[Array, " P"]], Float[Array, ""]]
+    bounded: bool = True
 
 
 def taylor(
@@ -50,7 +51,7 @@ def taylor(
 
     Gaussian terms, with any noise covariance that does not depend on both theta and the state, give the log-polynomial
     of degree 2 `order`, which is bounded above and hence always a proper density. Terms of other families have their
-    log-density expanded to degree `order`, as `taylor_log_density` does.
+    log-density expanded to degree `order`, and theta confined to a box, as `taylor_log_density` does.
 
     Args:
         model: the model.
@@ -58,7 +59,7 @@ def taylor(
         centre: the theta to expand about, with the prior's structure; the prior's centre by default.
         sampler: how theta is drawn; one step of `random_walk()` by default, as in the paper.
     """
-    return _taylor(model, order, centre, sampler, radius=None, gaussian=True)
+    return _taylor(model, order, centre, sampler, radius=6.0, gaussian=True)
 
 
 def taylor_log_density(
@@ -101,8 +102,8 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
         return _log_density(term, c, order, terms.example)
 
     initial, steps = [piece(term) for term in terms.initial], [piece(term) for term in terms.steps]
-    confined = radius is not None
-    reach = jnp.inf if radius is None else radius * coordinates.scale
+    confined = not all(p.bounded for p in (*initial, *steps))
+    reach = radius * coordinates.scale
 
     def init(x_0=None):
         started = [p.zero if x_0 is None else p.phi(x_0, x_0, None, None) for p in initial]
@@ -220,4 +221,4 @@ def _log_density(term: Term, c, order, example) -> _Piece:
         return (_without_constant(expand(x_prev, x, y, u)),)
 
     zero = (jnp.zeros(num_coefficients(c.shape[0], order)),)
-    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, order))
+    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, order), bounded=False)

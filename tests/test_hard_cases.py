@@ -1,0 +1,133 @@
+"""Cases in which a filter could go wrong without an error: each did once, or nearly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+from epf_jax import exact
+from epf_jax.proposals import why_not_fully_adapted
+from epf_jax.statistics import why_not_conjugate
+from epf_jax.weights import mean_and_sd, population, quantiles
+
+
+def model_of(transition, observation, prior=None):
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 0.5)} if prior is None else prior,
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=transition,
+        observation=observation,
+    )
+
+
+def linear(theta, x, u):
+    return dist.Normal(theta["a"] * x, 1.0)
+
+
+def test_one_outlier_does_not_shrink_the_box_to_a_point():
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 150)
+    y = y.at[24].set(4.0)  # leaves a few particles alive at t = 25, when the box is due
+    truth = exact.quadrature(model, y, {"theta": np.linspace(-0.8, 1.4, 61)}, exact.nodes_around(y, 0.8, 25))
+    filter_ = epf.extended_parameter_filter(model, 1000, statistic=epf.chebyshev(model), proposal=epf.bootstrap())
+    results = epf.run(jax.random.key(1), filter_, y, levels=())
+    mean, sd = truth.mean["theta"][-1], truth.sd["theta"][-1]
+    assert abs(float(results.theta.mean["theta"][-1]) - mean) < 1.5 * sd
+    assert float(results.theta.sd["theta"][-1]) > 0.5 * sd
+
+
+def test_steps_in_theta_or_x_are_not_taken_for_linear():
+    threshold = model_of(
+        lambda th, x, u: dist.Normal(jnp.where(x > th["a"], 0.1, 0.9) * x, 1.0), lambda th, x, u: dist.Normal(x, 1.0)
+    )
+    assert "not linear in theta" in why_not_conjugate(threshold)
+    for mean in (jnp.round, jnp.sign, lambda x: jnp.where(x > 0, 1.0, -1.0)):
+        model = model_of(linear, lambda th, x, u, mean=mean: dist.Normal(mean(x), 0.1))
+        assert "not linear in x" in why_not_fully_adapted(model)
+    assert why_not_conjugate(epf.models.ar1()) == ""
+
+
+def test_a_transition_with_bounded_support_leaves_theta_learnable():
+    model = model_of(
+        lambda th, x, u: dist.Uniform(th["a"] * x - 1, th["a"] * x + 1), lambda th, x, u: dist.Normal(x, 0.5)
+    )
+    _, y = epf.simulate(jax.random.key(0), model, {"a": 0.5}, 30)
+    results = epf.run(jax.random.key(1), epf.extended_parameter_filter(model, 200), y, levels=())
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(results.final.S))
+    assert float(results.acceptance.mean()) > 0.05
+
+
+def test_an_impossible_count_is_survived():
+    model = model_of(linear, lambda th, x, u: dist.Binomial(10, logits=x + th["a"]))
+    filter_ = epf.extended_parameter_filter(model, 100)
+    with pytest.warns(RuntimeWarning, match="zero weight"):
+        results = epf.run(jax.random.key(1), filter_, jnp.array([5, 4, 30, 5, 5, 5]), levels=())
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(results.final.S))
+    assert np.all(np.asarray(results.acceptance) > 0.1)
+
+
+def test_discrete_observations_may_be_missing():
+    model = model_of(linear, lambda th, x, u: dist.Categorical(logits=jnp.stack([x, 0 * x])))
+    results = epf.run(jax.random.key(1), epf.bootstrap_filter(model, 50), jnp.array([0.0, jnp.nan, 1.0]), levels=())
+    np.testing.assert_allclose(results.log_evidence[1], results.log_evidence[0], atol=1e-6)
+    assert np.all(np.isfinite(results.log_evidence))
+
+
+def test_infinite_particles_of_zero_weight_do_not_count():
+    values = jnp.array([1.0, 3.0, jnp.inf, jnp.nan])
+    log_weights = jnp.array([jnp.log(0.5), jnp.log(0.5), -jnp.inf, -jnp.inf])
+    mean, sd = mean_and_sd(values, log_weights)
+    assert (float(mean), float(sd)) == (2.0, 1.0)
+    np.testing.assert_allclose(quantiles(values, log_weights, jnp.array([0.25, 0.75])), [1.0, 3.0], atol=1e-6)
+    assert np.all(np.isfinite(population(values[:, None], log_weights, jnp.zeros(1)).scale_tril))
+
+
+def test_taylor_of_a_heavy_tailed_model_stays_near_its_prior():
+    model = epf.models.cauchy_ar1()
+    _, y = epf.simulate(jax.random.key(0), model, {"a": 0.7}, 40)
+    results = epf.run(jax.random.key(1), epf.extended_parameter_filter(model, 100, statistic=epf.taylor(model, 7)), y)
+    assert np.max(np.abs(results.final.theta["a"])) <= 6 * 0.2
+
+
+def test_auxiliary_weights_that_rule_everything_out_are_passed_over():
+    model = model_of(linear, lambda th, x, u: dist.Uniform(x - 0.5, x + 0.5))
+    y = jnp.array([0.1, 2.8, 0.2])
+    results = epf.run(jax.random.key(1), epf.liu_west_filter(model, 2000, auxiliary=True), y, levels=())
+    assert np.all(np.isfinite(results.log_evidence))
+    assert int(results.num_bad_weights.sum()) == 0
+
+
+def test_oracles_survive_an_outlier_and_the_edge_of_a_support():
+    model = epf.models.sinusoid()
+    y = np.array([0.0, 50.0, 0.0])
+    found = exact.quadrature(model, y, {"theta": np.linspace(-1, 1, 21)}, exact.nodes_around(y, 0.8, 25))
+    assert np.all(np.isfinite(found.mean["theta"]))
+    level = epf.models.local_level()
+    axes = {"level_noise": np.linspace(0.0, 2.0, 11), "observation_noise": np.linspace(0.1, 2.0, 11)}
+    assert np.all(np.isfinite(exact.kalman(level, np.zeros(3), axes).mean["level_noise"]))
+
+
+def test_models_and_filters_may_be_built_inside_jit_and_grad():
+    y = jnp.array([0.1, -0.3, 0.5])
+
+    def evidence(noise):
+        filter_ = epf.extended_parameter_filter(epf.models.sinusoid(noise=noise), 20)
+        return epf.run(jax.random.key(0), filter_, y, levels=()).log_evidence[-1]
+
+    value, slope = jax.jit(jax.value_and_grad(evidence))(1.0)
+    assert np.isfinite(value)
+    assert np.isfinite(slope)
+    assert slope != 0
+
+
+def test_a_prior_too_vague_to_be_represented_is_refused():
+    with pytest.raises(ValueError, match=r"prior: the parameter 'a'"):
+        model_of(linear, lambda th, x, u: dist.Normal(x, 1.0), prior={"a": dist.Gamma(0.01, 0.01)})
+
+
+def test_a_sampler_for_the_frozen_statistic_is_refused():
+    model = epf.models.ar1()
+    with pytest.raises(ValueError, match="sampler: the frozen statistic"):
+        epf.extended_parameter_filter(model, 10, statistic=epf.frozen(model), sampler=epf.random_walk())
