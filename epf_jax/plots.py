@@ -35,14 +35,17 @@ def plot_theta(
     if results.levels.shape[-1] < 2:
         raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
     series = _scalar_series(results.theta)
+    expected: Any = jax.tree.structure(results.theta.mean)
+    if truth is not None and jax.tree.structure(truth) != expected:
+        raise ValueError(f"truth: expected the prior's structure, {expected}, got {truth!r}.")
     truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
     references: list[Any] = [None] * len(series) if exact is None else _exact_series(exact, results.levels)
     figure, axes = plt.subplots(len(series), 1, figsize=(9, 1 + 3.2 * len(series)), sharex=True, squeeze=False)
     for i, (ax, (name, mean, low, high)) in enumerate(zip(axes[:, 0], series, strict=True)):
         t = np.arange(1, len(mean) + 1)
-        band = f"{labels[0]}: mean, {_coverage(results)} band"
+        band = f"{labels[0]}: {_coverage(results)} band"
         ax.fill_between(t, low, high, color=_FILTER, alpha=0.22, linewidth=0, label=band)
-        ax.plot(t, mean, color=_FILTER, linewidth=2.6)
+        ax.plot(t, mean, color=_FILTER, linewidth=2.6, label=f"{labels[0]}: mean")
         if references[i] is not None:
             centre, lower, upper = references[i]
             for curve, width in ((centre, 1.5), (lower, 1.0), (upper, 1.0)):

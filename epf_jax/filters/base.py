@@ -79,10 +79,12 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
     in, and compilation.
     """
 
-    def checked_init(key):
+    def init_state(key):
+        """The state before any observation: `num_particles` draws from the prior."""
         return _strongly_typed(init(check_key(key)))
 
-    def checked_step(key, state, y, u=None):
+    def step_state(key, state, y, u=None):
+        """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
         key = check_key(key)
         check_is_state(state)
         u = state.t + 1 if u is None else u
@@ -90,7 +92,7 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
         state, info = step(key, state, y, u)
         return _strongly_typed(state), info
 
-    return Filter(jax.jit(checked_init), jax.jit(checked_step), model, num_particles)
+    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:
