@@ -26,6 +26,7 @@ _JET_FAILURES = (
     KeyError,  # no rule for a primitive
     NotImplementedError,
     jax.errors.UnexpectedTracerError,  # custom derivative rules, as in softplus or relu
+    AttributeError,  # the same, in jax 0.11; the function itself has been evaluated before, and has none
     jax.errors.ConcretizationTypeError,  # a loop whose length depends on theta
 )
 
