@@ -16,7 +16,10 @@ def table() -> str:
     lines = ["| model | filter | precision | parameter | z rms | z max | sdr |", "|---|---|---|---|---|---|---|"]
     for name, title in TITLES.items():
         for row in json.loads((RESULTS / f"accuracy_{name}.json").read_text())["rows"]:
-            numbers = " | ".join(f"{row[key]:.2f}" for key in ("z rms", "z max", "sdr"))
+            spread = [f" ({row[k + ' range']})" if k + " range" in row else "" for k in ("z rms", "z max", "sdr")]
+            numbers = " | ".join(
+                f"{row[k]:.2f}{extra}" for k, extra in zip(("z rms", "z max", "sdr"), spread, strict=True)
+            )
             lines.append(f"| {title} | {row['filter']} | {row['precision']} | {row['parameter']} | {numbers} |")
     return "\n".join(lines) + "\n"
 

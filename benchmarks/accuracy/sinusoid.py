@@ -29,7 +29,8 @@ def adapted(statistic):
 def main():
     exam = Exam("sinusoid", epf.models.sinusoid, {"theta": 0.7}, posterior)
     for x64 in (False, True):
-        exam.judge("EPF literal: Taylor 7 at 0, bootstrap, multinomial, 1 MH", literal, bars=LITERAL, x64=x64)
+        name = "EPF literal: Taylor 7 at 0, bootstrap, multinomial, 1 MH"
+        exam.judge(name, literal, bars=LITERAL, x64=x64, repeats=9)
         exam.judge("EPF Taylor 7, fully adapted", adapted(lambda m: epf.taylor(m, 7)), bars=ADAPTED, x64=x64)
         exam.judge("EPF default: Chebyshev, fully adapted", adapted(epf.chebyshev), bars=ADAPTED, x64=x64)
     exam.judge("EPF Taylor 3, bootstrap, multinomial", lambda m: literal(m, 3))
