@@ -18,11 +18,11 @@ LEVELS = (0.1, 0.9)
 
 
 def cases(models=tuple(MODELS)):
-    """Every filter on every model; quick runs take each filter on one model in turn, and two of them on all."""
+    """Every filter on every model; quick runs take each filter on one model in turn, and the EPF on all."""
     listed = []
     for i, name in enumerate(FILTERS):
         for j, model in enumerate(models):
-            quick = name in ("epf", "storvik") or i % len(models) == j
+            quick = name == "epf" or i % len(models) == j
             marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if quick else [pytest.mark.slow])
             listed.append(pytest.param(name, model, marks=marks))
     return listed

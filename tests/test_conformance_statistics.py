@@ -85,7 +85,13 @@ def test_every_statistic_draws_theta_from_its_density(name, x64):
     assert abs(float(theta.std()) - sd) < 4 * sd / 90
 
 
-@pytest.mark.parametrize("sampler_name", [n for n in SAMPLERS if n != "grid_sampler"])
+@pytest.mark.parametrize(
+    "sampler_name",
+    [
+        "random_walk",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in SAMPLERS if n not in ("random_walk", "grid_sampler")),
+    ],
+)
 def test_taylor_and_conjugate_make_the_same_draws_with_a_shared_sampler(sampler_name, x64):
     model = MODELS["dict"]()
     _, y = epf.simulate(jax.random.key(0), model, TRUTHS["dict"], 20)
