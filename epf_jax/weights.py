@@ -66,7 +66,7 @@ def quantiles(
     """Weighted quantiles over the particles: the smallest value whose cumulative weight reaches each level.
 
     By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
-    one pass over the particles, 4 to 8 times cheaper on a CPU than sorting them.
+    one pass over the particles, and XLA's sort on a CPU is slow.
     """
     w = jnp.exp(log_weights - logsumexp(log_weights))
 

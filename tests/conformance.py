@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 import epf_jax as epf
+from benchmarks.accuracy.evidence import RESAMPLERS as RESAMPLERS  # one list for the tests and the tables
 
 
 def scalar_theta():
@@ -85,13 +86,6 @@ SAMPLERS = {
     "random_walk_four_steps": lambda: epf.random_walk(num_steps=4),
     "slice_sampler": epf.slice_sampler,
     "grid_sampler": epf.grid_sampler,
-}
-
-RESAMPLERS = {
-    "multinomial": epf.multinomial,
-    "systematic": epf.systematic,
-    "stratified": epf.stratified,
-    "residual": epf.residual,
 }
 
 FILTERS = {
