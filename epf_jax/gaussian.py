@@ -5,8 +5,9 @@ them. LAPACK is called once per matrix, at about a microsecond each; written out
 same algebra over all particles at once, and `jet` can differentiate it. Above `_UNROLL` LAPACK takes over.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +20,21 @@ _UNROLL = 6
 
 def is_gaussian(d: Any) -> bool:
     """Whether d is a Normal (of any shape, expanded or not), its `to_event`, or a MultivariateNormal."""
-    base = _base(d)
+    base = base_distribution(d)
     return type(base) is dist.Normal or (type(base) is dist.MultivariateNormal and base.batch_shape == ())
 
 
 def moments(d: Any) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """Mean and lower-triangular scale of a Gaussian, its components flattened to one vector."""
-    shape, d = d.batch_shape + d.event_shape, _base(d)
+    shape, d = d.batch_shape + d.event_shape, base_distribution(d)
     if isinstance(d, dist.MultivariateNormal):
         return d.loc, d.scale_tril
     mean = jnp.broadcast_to(d.loc, shape).ravel()
     return mean, jnp.diag(jnp.broadcast_to(d.scale, shape).ravel())
 
 
-def _base(d: Any) -> Any:
+def base_distribution(d: Any) -> Any:
+    """The distribution inside `to_event` and `expand`."""
     while isinstance(d, (dist.Independent, dist.ExpandedDistribution)):
         d = d.base_dist
     return d
@@ -103,7 +105,87 @@ def masked_normal_log_prob(
     return normal_log_prob(value_seen - mean_seen, mask_covariance(value, scale_tril)) + num_missing * unit
 
 
-# ------------------------------------------------------------------------------------------------- dependence
+class Conditioned(NamedTuple):
+    """A Gaussian vector after a linear observation of it.
+
+    Attributes:
+        mean: of the vector, given the observation.
+        scale_tril: of the vector, given the observation.
+        log_density: log-density of the observation itself.
+    """
+
+    mean: Float[Array, " d"]
+    scale_tril: Float[Array, "d d"]
+    log_density: Float[Array, ""]
+
+
+def condition(
+    mean: Float[Array, " d"],
+    scale_tril: Float[Array, "d d"],
+    H: Float[Array, "k d"],
+    offset: Float[Array, " k"],
+    noise_tril: Float[Array, "k k"],
+    value: Float[Array, " k"],
+) -> Conditioned:
+    r"""The vector v ~ N(mean, P) given value = H v + offset + N(0, R); components of value that are NaN are skipped.
+
+    .. math:: D = H P H^T + R, \quad K = P H^T D^{-1}, \quad v \mid value \sim N(mean + K (value - H\,mean - offset),\;
+              (I - KH) P)
+
+    The one update behind the Kalman filter over states, Storvik's recursion over parameters, and the fully adapted
+    proposal.
+    """
+    seen, H, offset = mask_missing(value, H, offset)
+    noise = mask_covariance(value, noise_tril)
+    HL = H @ scale_tril
+    D = cholesky(HL @ HL.T + noise @ noise.T)
+    innovation = seen - H @ mean - offset
+    half = solve_lower(D, HL @ scale_tril.T).T  # K D^{1/2}
+    # (I - KH) P in Joseph's form, (I - KH) P (I - KH)^T + K R K^T: no cancellation when R is small.
+    left, right = scale_tril - half @ solve_lower(D, HL), half @ solve_lower(D, noise)
+    return Conditioned(
+        mean=mean + half @ solve_lower(D, innovation),
+        scale_tril=cholesky(left @ left.T + right @ right.T),
+        # The masked components are N(0, 1) at 0; the masked density takes their constants out again.
+        log_density=masked_normal_log_prob(
+            jnp.where(jnp.isnan(value), value, innovation), jnp.zeros_like(innovation), D
+        ),
+    )
+
+
+# -------------------------------------------------------------------------------------------- looking at functions
+
+
+def abstractly(function: Callable, *arguments: Any) -> Any:
+    """What `function(*arguments)` returns under abstract evaluation: types and shapes can be read, numbers cannot."""
+    returned: list[Any] = []
+
+    def look(arguments):
+        returned.append(function(*arguments))
+        return jnp.zeros(())
+
+    jax.eval_shape(look, arguments)
+    return returned[-1]
+
+
+def is_linear_gaussian(distribution: Callable, x: Any, *others: Any) -> bool:
+    """Whether `distribution(x, *others)` is Gaussian with a mean affine in x and a covariance free of x."""
+    if not is_gaussian(abstractly(distribution, x, *others)):
+        return False
+    mean, scale = (lambda *given, i=i: moments(distribution(*given))[i] for i in (0, 1))
+    return is_affine(mean, x, *others) and not depends_on(scale, x, *others)
+
+
+def linear_parts(
+    distribution: Callable, x_shape: tuple[int, ...], dtype: Any = float
+) -> tuple[Float[Array, "k d"], Float[Array, " k"], Float[Array, "k k"]]:
+    """Matrix, offset and noise scale of a Gaussian `distribution(x)` whose mean is affine in x."""
+
+    def mean(flat):
+        return moments(distribution(flat.reshape(x_shape)))[0]
+
+    zero = jnp.zeros(math.prod(x_shape), dtype)
+    return jax.jacfwd(mean)(zero), mean(zero), moments(distribution(zero.reshape(x_shape)))[1]
 
 
 def depends_on(function: Callable, example: Any, *others: Any) -> bool:

@@ -17,12 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
-from numpyro.distributions.batch_util import promote_batch_shape
 
 from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
-from epf_jax.gaussian import masked_normal_log_prob, moments
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
 
 
@@ -140,10 +137,17 @@ def _simulate(model, x_shape, x_dtype, key, theta, inputs):
 def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
     """Theta as finite arrays with the prior's structure and shapes, or an error that says where it differs."""
     theta = jax.tree.map(lambda leaf: numeric_array("theta", leaf, "Give one value for each parameter.", float), theta)
-    model.parameters.to_vector(theta)  # checks the structure and the shapes
+    z = model.parameters.to_vector(theta)  # checks the structure and the shapes
     values = [leaf for leaf in jax.tree.leaves(theta) if not isinstance(leaf, jax.core.Tracer)]
     if not all(np.all(np.isfinite(leaf)) for leaf in values):
         raise ValueError(f"theta: expected finite numbers, got {theta}.")
+    if not isinstance(z, jax.core.Tracer) and not np.all(np.isfinite(z)):
+        outside = [
+            name for name, value in zip(model.parameters.names, np.asarray(z), strict=True) if not np.isfinite(value)
+        ]
+        raise ValueError(
+            f"theta: {', '.join(outside)} lies outside the support of its prior (a negative scale, say), got {theta}."
+        )
     return theta
 
 
@@ -159,83 +163,6 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
                 f"shape {leaf.shape}. Give inputs whose first axis is time."
             )
     return inputs
-
-
-# ---------------------------------------------------------------------------------------------- densities and draws
-
-
-def log_prob(d: Any, value: Array) -> Float[Array, ""]:
-    """Log density of one value, summed over the components of a distribution with a batch shape."""
-    return jnp.sum(d.log_prob(value))
-
-
-def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
-    """Log density of the components of y that were observed; NaN components are marginalised exactly.
-
-    Distributions with independent components drop the missing ones, a MultivariateNormal takes the marginal of the
-    rest. Any other joint distribution can only be missing as a whole: see `can_be_partly_missing`.
-    """
-    if not jnp.issubdtype(jnp.result_type(y), jnp.floating):
-        return log_prob(d, y)
-    missing = jnp.isnan(y)
-    if isinstance(d, dist.MultivariateNormal):
-        mean, scale_tril = moments(d)
-        return masked_normal_log_prob(y, mean, scale_tril)
-    components = _components(d)
-    filled = jnp.where(missing, _feasible(components, y), y)
-    if getattr(getattr(components, "support", None), "is_discrete", False):
-        filled = filled.astype(int)
-    log_probs = components.log_prob(filled)
-    if jnp.shape(log_probs) == jnp.shape(y):
-        return jnp.sum(jnp.where(missing, 0.0, log_probs))
-    return jnp.where(jnp.all(missing), 0.0, jnp.where(jnp.any(missing), jnp.nan, jnp.sum(log_probs)))
-
-
-def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
-    """Whether some components of y may be NaN while others are observed."""
-    if y.shape == () or isinstance(d, dist.MultivariateNormal):
-        return True
-    value = jnp.zeros(y.shape, y.dtype)
-    return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
-
-
-def _components(d):
-    while isinstance(d, dist.Independent):
-        d = d.base_dist
-    return d
-
-
-def _feasible(d, y):
-    """A value inside the support, to stand where y is missing: no NaN enters the density or its gradient."""
-    support = getattr(d, "support", None)
-    return support.feasible_like(y) if support is not None else jnp.zeros_like(y)
-
-
-def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
-    """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
-
-    One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
-    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's).
-    """
-    one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, jax.tree.map(lambda a: a[0], batched))
-    kind = []
-
-    def traced(*row):
-        d = distribution(*row)
-        kind.append(isinstance(d, dist.Distribution))
-        return d if kind[-1] else None
-
-    many = jax.vmap(traced)(*batched) if jax.tree.leaves(batched) else None
-    if many is not None and kind[-1]:
-        try:
-            many = promote_batch_shape(many)
-            drawn = jax.eval_shape(many.sample, key)
-        except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
-            drawn = None
-        if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
-            return many.sample(key)
-    keys = jax.random.split(key, num)
-    return jax.vmap(lambda key, row: distribution(*row).sample(key))(keys, batched)
 
 
 # ---------------------------------------------------------------------------------------------------------- checks

@@ -64,22 +64,25 @@ def plot_theta(
     return figure
 
 
-def plot_diagnostics(results: Results) -> Any:
-    """A figure of the effective sample size, theta's acceptance rate and the log-evidence over time."""
+def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
+    """A figure of the effective sample size, theta's acceptance rate and log p(y_t | y_1:t-1) over time."""
     plt = _pyplot()
     num_particles = results.final.log_weights.shape[-1]
-    panels = (
-        (f"effective sample size\n(of {num_particles})", results.ess),
-        ("acceptance of\ntheta's moves", results.acceptance),
-        ("log-evidence", results.log_evidence),
+    panels: tuple[tuple[str, Any, Any], ...] = (
+        (f"effective sample size\n(of {num_particles})", results.ess, (0, num_particles)),
+        ("acceptance of\ntheta's moves", results.acceptance, (0, 1.02)),
+        ("log p(y_t | y_1:t-1)", np.diff(np.asarray(results.log_evidence), prepend=0.0), None),
     )
     figure, axes = plt.subplots(len(panels), 1, figsize=(9, 6.5), sharex=True)
-    for ax, (label, values) in zip(axes, panels, strict=True):
-        ax.plot(np.arange(1, len(values) + 1), np.asarray(values), color=_FILTER, linewidth=1.2)
+    for ax, (label, values, limits) in zip(axes, panels, strict=True):
+        ax.plot(np.arange(1, len(values) + 1), np.asarray(values), color=_FILTER, linewidth=1.0)
+        ax.set_ylim(limits)
         ax.set_ylabel(label)
         ax.margins(x=0)
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("observations t")
+    if title:
+        axes[0].set_title(title, loc="left", fontsize=11)
     figure.align_ylabels(axes)
     figure.tight_layout()
     return figure

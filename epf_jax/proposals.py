@@ -9,32 +9,14 @@ after the draw is then divided by g.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature
-from epf_jax.gaussian import (
-    cholesky,
-    depends_on,
-    is_affine,
-    is_gaussian,
-    mask_covariance,
-    mask_missing,
-    masked_normal_log_prob,
-    moments,
-    solve_lower,
-)
-from epf_jax.model import (
-    CannotEvaluateError,
-    StateSpaceModel,
-    check_is_model,
-    drawn,
-    example_input,
-    log_prob,
-    observed_log_prob,
-)
+from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.gaussian import abstractly, condition, depends_on, is_affine, is_gaussian, linear_parts, moments
+from epf_jax.model import CannotEvaluateError, StateSpaceModel, check_is_model, drawn, example_input
 from epf_jax.parameters import Theta
 
 
@@ -46,12 +28,14 @@ class Proposal(NamedTuple):
         log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
         blind: whether x_t is drawn without a look at y_t.
+        name: for descriptions.
     """
 
     distribution: Callable[..., Any]
     log_weight: Callable[..., Float[Array, ""]]
     look_ahead: Callable[..., Float[Array, ""]] | None = None
     blind: bool = False
+    name: str = "of your own"
 
 
 def bootstrap() -> Proposal:
@@ -63,7 +47,7 @@ def bootstrap() -> Proposal:
     def log_weight(model, theta, x_prev, x, y, u):
         return observed_log_prob(model.observation(theta, x, u), y)
 
-    return Proposal(distribution, log_weight, blind=True)
+    return Proposal(distribution, log_weight, blind=True, name="bootstrap")
 
 
 def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
@@ -81,7 +65,7 @@ def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
         likelihood = observed_log_prob(model.observation(theta, x, u), y)
         return prior + likelihood - log_prob(q(theta, x_prev, y, u), x)
 
-    return Proposal(distribution, log_weight)
+    return Proposal(distribution, log_weight, name="guided")
 
 
 def fully_adapted(model: StateSpaceModel) -> Proposal:
@@ -102,39 +86,25 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
             f"fully_adapted: {problem} It needs a Gaussian transition and an observation that is Gaussian with a mean "
             "linear in x. Use epf.bootstrap(), or epf.guided(q) with a proposal of your own."
         )
-    x_shape = model.shapes.x.shape
+    x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
 
-    def predict(model, theta, x_prev, y, u):
-        f, L_Q = moments(model.transition(theta, x_prev, u))
-        H, c, L_R = _linear_observation(model, theta, x_prev, u)
-        y = jnp.ravel(y)
-        y_seen, H, c = mask_missing(y, H, c)
-        L_R = mask_covariance(y, L_R)
-        HL = H @ L_Q
-        L_D = cholesky(HL @ HL.T + L_R @ L_R.T)
-        return f, L_Q, L_R, HL, L_D, y_seen - H @ f - c
+    def given_y(model, theta, x_prev, y, u):
+        observed = linear_parts(lambda x: model.observation(theta, x, u), x_shape, x_dtype)
+        return condition(*moments(model.transition(theta, x_prev, u)), *observed, jnp.ravel(y))
 
     def look_ahead(model, theta, x_prev, y, u):
-        *_, L_D, innovation = predict(model, theta, x_prev, y, u)
-        y = jnp.ravel(y)
-        # The masked components are N(0, 1) at 0; taking them through the masked density removes their constants.
-        return masked_normal_log_prob(jnp.where(jnp.isnan(y), y, innovation), jnp.zeros_like(innovation), L_D)
+        return given_y(model, theta, x_prev, y, u).log_density
 
     def distribution(model, theta, x_prev, y, u):
-        f, L_Q, L_R, HL, L_D, innovation = predict(model, theta, x_prev, y, u)
-        half = solve_lower(L_D, HL @ L_Q.T).T  # Q H^T D^{-T/2}
-        mean = f + half @ solve_lower(L_D, innovation)
-        # (I - KH) Q in Joseph's form, (I - KH) Q (I - KH)^T + K R K^T: no cancellation when R is small.
-        left, right = L_Q - half @ solve_lower(L_D, HL), half @ solve_lower(L_D, L_R)
-        scale = cholesky(left @ left.T + right @ right.T)
+        mean, scale_tril, _ = given_y(model, theta, x_prev, y, u)
         if x_shape == ():
-            return dist.Normal(mean[0], scale[0, 0])
-        return dist.MultivariateNormal(mean, scale_tril=scale)
+            return dist.Normal(mean[0], scale_tril[0, 0])
+        return dist.MultivariateNormal(mean, scale_tril=scale_tril)
 
     def log_weight(model, theta, x_prev, x, y, u):
         return jnp.zeros(())
 
-    return Proposal(distribution, log_weight, look_ahead)
+    return Proposal(distribution, log_weight, look_ahead, name="fully adapted")
 
 
 def why_not_fully_adapted(model: StateSpaceModel) -> str:
@@ -144,14 +114,8 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
     theta = model.parameters.to_theta(model.parameters.centre)
     x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     u = example_input(model)
-    kinds: list[Any] = []
-
-    def look(theta):
-        kinds.extend([model.transition(theta, x, u), model.observation(theta, x, u)])
-        return jnp.zeros(())
-
-    jax.eval_shape(look, theta)
-    for name, kind in zip(("transition", "observation"), kinds, strict=True):
+    for name, function in (("transition", model.transition), ("observation", model.observation)):
+        kind = abstractly(function, theta, x, u)
         if not is_gaussian(kind):
             return f"the {name} is {type(kind).__name__}, not Gaussian."
 
@@ -193,13 +157,3 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             f"proposal: {call} draws x_t of shape {x.shape}, but the model's state has shape {shapes.x.shape}. Propose "
             "one state for one particle."
         )
-
-
-def _linear_observation(model, theta, x, u):
-    """H, c and the noise scale of y = H x + c + noise; x may be any state."""
-
-    def mean(flat):
-        return moments(model.observation(theta, flat.reshape(x.shape), u))[0]
-
-    zero = jnp.zeros(x.size, x.dtype)
-    return jax.jacfwd(mean)(zero), mean(zero), moments(model.observation(theta, jnp.zeros_like(x), u))[1]

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.weights import ess, uniform_log_weights
+from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 Ancestors = Int[Array, " N"]
 Resampler = Callable[[PRNGKeyArray, Float[Array, " N"]], Any]
@@ -91,14 +91,13 @@ class Selection(NamedTuple):
     ess: Float[Array, ""]
 
 
-def select(
-    key: PRNGKeyArray, resample: Resampler, log_weights: Float[Array, " N"], particles: Any, collapsed: Any = False
-) -> Selection:
-    """Resample a cloud of particles; one that `collapsed` (every weight zero) is kept as it is."""
+def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any) -> Selection:
+    """Resample a cloud of particles that has been weighed; one that collapsed (every weight zero) is kept as it is."""
+    log_weights = weighing.log_weights
     n = log_weights.shape[0]
     drawn = resample(key, log_weights)
     ancestors, resampled = drawn if isinstance(drawn, tuple) else (drawn, True)
-    resampled = jnp.logical_and(resampled, jnp.logical_not(collapsed))
+    resampled = jnp.logical_and(resampled, jnp.logical_not(weighing.collapsed))
     ancestors = jnp.where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
     return Selection(
         particles=jax.tree.map(lambda leaf: leaf[ancestors], particles),
@@ -107,6 +106,13 @@ def select(
         resampled=resampled,
         ess=ess(log_weights),
     )
+
+
+def resampler_name(resample: Resampler) -> str:
+    """How a resampler is called, for descriptions."""
+    if isinstance(resample, when_ess_below):
+        return f"{resampler_name(resample.scheme)} when the ESS is below {resample.fraction:g} N"
+    return getattr(resample, "__name__", "of your own")
 
 
 def check_resampler(resample: Any, num_particles: int) -> None:

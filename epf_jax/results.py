@@ -44,6 +44,7 @@ class Results(NamedTuple):
         resampled: whether each step resampled.
         acceptance: mean acceptance rate of theta's moves.
         num_bad_weights: weights that were NaN or +inf, and counted as zero.
+        num_bad_densities: how often theta's density was NaN where its sampler looked.
         collapsed: steps at which every weight was zero.
         levels: the quantile levels of the summaries.
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
@@ -57,6 +58,7 @@ class Results(NamedTuple):
     resampled: Bool[Array, " T"]
     acceptance: Float[Array, " T"]
     num_bad_weights: Int[Array, " T"]
+    num_bad_densities: Int[Array, " T"]
     collapsed: Bool[Array, " T"]
     levels: Float[Array, " Q"]
     final: FilterState
@@ -84,6 +86,7 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
         "resampled": info.resampled,
         "acceptance": info.acceptance,
         "num_bad_weights": info.num_bad_weights,
+        "num_bad_densities": info.num_bad_densities,
         "collapsed": info.collapsed,
         "history": History(state.x, state.theta, state.log_weights, info.ancestors) if history else None,
     }

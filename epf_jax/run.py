@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.checks import check_key, numeric_array
+from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import check_is_state
-from epf_jax.model import can_be_partly_missing, check_model, example_input, input_rows
+from epf_jax.filters.base import check_state
+from epf_jax.model import check_model, example_input, input_rows
 from epf_jax.results import Results, record
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -59,7 +60,7 @@ def run(
     y = check_series(y, filter_, ndim_batch=0)
     num_steps = y.shape[0]
     if state is not None:
-        _check_state(state, filter_)
+        check_state(state, filter_)
     first = 1 if state is None else state.t + 1
     inputs = input_rows(inputs, num_steps, first)
     check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
@@ -70,7 +71,7 @@ def run(
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history)
     else:
         results = _scan(filter_, levels, history, key_steps, state, y, inputs)
-    _warn_of_collapse(results)
+    _warn_of_trouble(results)
     return results
 
 
@@ -120,7 +121,7 @@ def replicate(
     axes = (0, 0 if per_series else None, 0 if inputs_per_series else None)
     results = jax.vmap(one, in_axes=axes)(keys, y, rows)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
-    _warn_of_collapse(results)
+    _warn_of_trouble(results)
     return results
 
 
@@ -219,17 +220,6 @@ def _check_filter(filter_: Any) -> None:
         )
 
 
-def _check_state(state: Any, filter_: Filter) -> None:
-    check_is_state(state)
-    expected = jax.eval_shape(filter_.init, jax.random.key(0))
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {shapes[1]}, got "
-            f"shapes {shapes[0]}. Go on with the filter that made the state."
-        )
-
-
 def _rows_per_series(inputs: Any, num_series: int, num_steps: int) -> Any:
     rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays of shape (B, T, ...)."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
@@ -251,16 +241,31 @@ def _check_levels(levels: Any) -> tuple[float, ...]:
     return levels
 
 
-def _warn_of_collapse(results: Results) -> None:
-    collapsed = results.collapsed
-    if isinstance(collapsed, jax.core.Tracer) or not bool(jnp.any(collapsed)):
+def _warn_of_trouble(results: Results) -> None:
+    """Tell of steps at which every weight was zero, and of densities of theta that were NaN."""
+    if isinstance(results.collapsed, jax.core.Tracer):
         return
-    steps = np.argwhere(np.asarray(collapsed))
-    warnings.warn(
-        f"Every particle had zero weight at {len(steps)} step{'s' if len(steps) > 1 else ''} (first at t = "
-        f"{int(steps[0][-1]) + 1}); the particles were kept, and log_evidence is -inf from there on. Likely causes: an "
-        "observation that the model all but rules out (an outlier, wrong units), an observation noise too small for "
-        "num_particles (try epf.fully_adapted or epf.guided), or a density that returns NaN.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
+    collapsed, bad = np.argwhere(np.asarray(results.collapsed)), np.asarray(results.num_bad_densities)
+    if len(collapsed):
+        warnings.warn(
+            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
+            "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
+            "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
+            "returns NaN.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if bad.any():
+        warnings.warn(
+            f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
+            f"{_steps(np.argwhere(bad))}; theta was never moved there. Likely causes: a statistic that overflowed (a "
+            "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
+            "NaN for some theta, such as the logarithm of a negative number.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _steps(where: np.ndarray) -> str:
+    """'3 steps (first at t = 17)', from the indices of the steps, time last."""
+    return f"{len(where)} step{'s' if len(where) > 1 else ''} (first at t = {int(where[:, -1].min()) + 1})"

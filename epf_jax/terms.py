@@ -13,10 +13,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import depends_on, is_affine, is_gaussian, mask_covariance, mask_missing, moments
-from epf_jax.model import StateSpaceModel, example_input, log_prob, observed_log_prob
+from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.gaussian import (
+    abstractly,
+    base_distribution,
+    depends_on,
+    is_affine,
+    is_gaussian,
+    mask_covariance,
+    mask_missing,
+    moments,
+)
+from epf_jax.model import StateSpaceModel, example_input
 
 
 class Term(NamedTuple):
@@ -114,15 +125,8 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
 def gaussian_term(term: Term, z: Float[Array, " P"], example: tuple) -> GaussianTerm | None:
     """`term` as a Gaussian, or None if it is not one."""
     x_prev, x, _, u = example
-    kind: list[Any] = []
-
-    def look(z):
-        d = term.distribution(z, x_prev, x, u)
-        kind.append((is_gaussian(d), len(d.event_shape) if hasattr(d, "event_shape") else 0, type(d).__name__))
-        return jnp.zeros(())
-
-    jax.eval_shape(look, z)
-    if not kind[-1][0]:
+    family = abstractly(term.distribution, z, x_prev, x, u)
+    if not is_gaussian(family):
         return None
 
     def mean(z, x_prev, x, u):
@@ -137,7 +141,7 @@ def gaussian_term(term: Term, z: Float[Array, " P"], example: tuple) -> Gaussian
         scale_tril=scale_tril,
         known_noise=not depends_on(scale_tril, z, x_prev, x, u),
         dim=jax.eval_shape(mean, z, x_prev, x, u).shape[0],
-        diagonal=kind[-1][2] != "MultivariateNormal",
+        diagonal=not isinstance(base_distribution(family), dist.MultivariateNormal),
     )
 
 

@@ -1,5 +1,7 @@
 """Every statistic, against the exact Gibbs density of a known path."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,14 @@ from epf_jax import exact
 T = 12
 
 
+@cache
+def simulated(model_name, precision):
+    return epf.simulate(jax.random.key(0), MODELS[model_name](), TRUTHS[model_name], T)
+
+
 def path_and_statistic(name, model_name, missing=False):
     model = MODELS[model_name]()
-    x, y = epf.simulate(jax.random.key(0), model, TRUTHS[model_name], T)
+    x, y = simulated(model_name, str(jnp.result_type(float)))
     if missing:
         y = y.at[3].set(jnp.nan)
     statistic = STATISTICS[name](model)
@@ -26,7 +33,7 @@ def absorb(statistic, x, y, theta):
         t, x_prev, x, y = row
         return statistic.update(jax.random.fold_in(jax.random.key(1), t), S, theta, x_prev, x, y, t + 1), None
 
-    return jax.lax.scan(body, statistic.init(x[0]), (jnp.arange(T), x[:-1], x[1:], y))[0]
+    return jax.jit(lambda x, y: jax.lax.scan(body, statistic.init(x[0]), (jnp.arange(T), x[:-1], x[1:], y))[0])(x, y)
 
 
 def exact_log_density(model, theta, x, y):
@@ -43,10 +50,13 @@ def exact_log_density(model, theta, x, y):
 def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x64):
     model, x, y, statistic, S = path_and_statistic(name, model_name, missing)
     thetas = model.parameters.sample(jax.random.key(2), 6)
-    for i in range(6):
-        theta = jax.tree.map(lambda leaf, i=i: leaf[i], thetas)
-        expected = exact_log_density(model, theta, x, y)
-        np.testing.assert_allclose(statistic.log_density(S, theta), expected, atol=1e-9, rtol=1e-9)
+
+    @jax.jit
+    @jax.vmap
+    def both(theta):
+        return statistic.log_density(S, theta), exact_log_density(model, theta, x, y)
+
+    np.testing.assert_allclose(*both(thetas), atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("model_name", MODELS)

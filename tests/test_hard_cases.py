@@ -9,7 +9,7 @@ import pytest
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.proposals import why_not_fully_adapted
-from epf_jax.statistics import why_not_conjugate
+from epf_jax.statistics import from_log_target, why_not_conjugate
 from epf_jax.weights import mean_and_sd, population, quantiles
 
 
@@ -131,3 +131,38 @@ def test_a_sampler_for_the_frozen_statistic_is_refused():
     model = epf.models.ar1()
     with pytest.raises(ValueError, match="sampler: the frozen statistic"):
         epf.extended_parameter_filter(model, 10, statistic=epf.frozen(model), sampler=epf.random_walk())
+
+
+def test_theta_spreads_again_at_once_after_an_outlier_that_one_particle_survives():
+    # The survivor's copies share one theta. Steps tuned to that population would have no length.
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 60)
+    y = y.at[58].set(4.4)
+    for sampler in (epf.random_walk(), epf.grid_sampler()):
+        filter_ = epf.extended_parameter_filter(
+            model, 200, statistic=epf.taylor(model, 3), sampler=sampler, proposal=epf.bootstrap()
+        )
+        results = epf.run(jax.random.key(1), filter_, y, levels=())
+        sd = results.theta.sd["theta"]
+        assert results.ess[58] < 2
+        assert sd[59] > 0.5 * sd[57]
+
+
+def test_a_nan_density_of_theta_is_counted_and_told():
+    model = epf.StateSpaceModel(
+        prior=dist.Normal(0.0, 1.0),
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(jnp.where(theta > 0.5, jnp.nan, theta) * x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+    statistic = from_log_target(
+        model,
+        lambda x_0=None: (),
+        lambda key, S, theta, x_prev, x, y, u: S,
+        lambda S: lambda z: jnp.where(z[0] > 0.5, jnp.nan, -0.5 * z[0] ** 2),
+    )
+    filter_ = epf.extended_parameter_filter(model, 64, statistic=statistic, proposal=epf.bootstrap())
+    with pytest.warns(RuntimeWarning, match=r"density of theta was NaN at \d+ of the places"):
+        results = epf.run(jax.random.key(0), filter_, jnp.ones(4), levels=())
+    assert int(results.num_bad_densities.sum()) > 0
+    assert np.all(np.isfinite(results.theta.mean))

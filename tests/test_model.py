@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import epf_jax as epf
-from epf_jax.model import can_be_partly_missing, observed_log_prob, sample_each
+from epf_jax.densities import can_be_partly_missing, observed_log_prob, sample_each
 
 TINY = 1e-3  # noise that tells nothing: paths are what the means say, to a few thousandths
 

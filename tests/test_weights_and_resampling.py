@@ -203,15 +203,17 @@ def test_resampling_only_below_a_threshold_reports_what_it_did():
 def test_selection_gathers_particles_and_resets_weights_only_where_it_resampled():
     key, log_weights = jax.random.key(0), jnp.asarray(LOG_W)
     particles = {"x": jnp.arange(8.0), "theta": jnp.arange(16.0).reshape(8, 2)}
-    done = select(key, epf.systematic, log_weights, particles)
+    weighing = reweight(uniform_log_weights(8), log_weights)
+    log_weights = weighing.log_weights
+    done = select(key, epf.systematic, weighing, particles)
     assert done.resampled
     np.testing.assert_array_equal(done.particles["x"], done.ancestors)
     np.testing.assert_array_equal(done.particles["theta"], np.arange(16.0).reshape(8, 2)[done.ancestors])
     np.testing.assert_allclose(done.log_weights, -np.log(8.0), rtol=1e-6)
     np.testing.assert_allclose(done.ess, 1 / np.sum(W**2), rtol=1e-5)
     for kept in (
-        select(key, epf.when_ess_below(0.1), log_weights, particles),
-        select(key, epf.systematic, log_weights, particles, collapsed=True),
+        select(key, epf.when_ess_below(0.1), weighing, particles),
+        select(key, epf.systematic, weighing._replace(collapsed=True), particles),
     ):
         assert not kept.resampled
         np.testing.assert_array_equal(kept.particles["x"], np.arange(8.0))

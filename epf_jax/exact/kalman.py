@@ -14,17 +14,7 @@ from jaxtyping import Array, Float
 
 from epf_jax.exact.data import as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
-from epf_jax.gaussian import (
-    cholesky,
-    depends_on,
-    is_affine,
-    is_gaussian,
-    mask_covariance,
-    mask_missing,
-    masked_normal_log_prob,
-    moments,
-    solve_lower,
-)
+from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
@@ -38,33 +28,17 @@ def kalman_log_evidence(
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))
     x_shape = model.shapes.x.shape
 
-    def linear(distribution):
-        """Matrix, offset and covariance of a conditional Gaussian whose mean is affine in x."""
-
-        def mean(flat):
-            return moments(distribution(flat.reshape(x_shape)))[0]
-
-        zero = jnp.zeros(model.shapes.x.size)
-        scale = moments(distribution(zero.reshape(x_shape)))[1]
-        return jax.jacfwd(mean)(zero), mean(zero), scale
-
     def step(carry, row):
-        m, P, total = carry
+        m, L, total = carry
         y, u = row
-        A, a, L_Q = linear(lambda x: model.transition(theta, x, u))
-        m, P = A @ m + a, A @ P @ A.T + L_Q @ L_Q.T
-        H, c, L_R = linear(lambda x: model.observation(theta, x, u))
-        y = jnp.ravel(y)
-        y_seen, H, c = mask_missing(y, H, c)
-        L_R = mask_covariance(y, L_R)
-        L_D = cholesky(H @ P @ H.T + L_R @ L_R.T)
-        innovation = y_seen - H @ m - c
-        half = solve_lower(L_D, H @ P).T
-        total += masked_normal_log_prob(jnp.where(jnp.isnan(y), y, innovation), jnp.zeros_like(innovation), L_D)
-        return (m + half @ solve_lower(L_D, innovation), P - half @ half.T, total), total
+        A, a, L_Q = linear_parts(lambda x: model.transition(theta, x, u), x_shape)
+        m, L = A @ m + a, cholesky(A @ L @ L.T @ A.T + L_Q @ L_Q.T)
+        found = condition(m, L, *linear_parts(lambda x: model.observation(theta, x, u), x_shape), jnp.ravel(y))
+        total += found.log_density
+        return (found.mean, found.scale_tril, total), total
 
     m, L = moments(model.initial(theta))
-    return jax.lax.scan(step, (m, L @ L.T, jnp.zeros(())), (y, rows))[1]
+    return jax.lax.scan(step, (m, L, jnp.zeros(())), (y, rows))[1]
 
 
 def kalman(
@@ -84,19 +58,7 @@ def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:
             "model with a one-dimensional state use exact.quadrature."
         )
     for name, function in (("transition", model.transition), ("observation", model.observation)):
-        kinds: list[Array] = []
-
-        def look(x, function=function, kinds=kinds):
-            kinds.append(function(theta, x, u))
-            return jnp.zeros(())
-
-        jax.eval_shape(look, x)
-        gaussian = is_gaussian(kinds[-1])
-        if not (
-            gaussian
-            and is_affine(lambda x, f=function: moments(f(theta, x, u))[0], x)
-            and not depends_on(lambda x, f=function: moments(f(theta, x, u))[1], x)
-        ):
+        if not is_linear_gaussian(lambda x, f=function: f(theta, x, u), x):
             raise ValueError(
                 f"kalman: the {name} must be Gaussian with a mean linear in x and noise free of x. For a nonlinear "
                 "model with a one-dimensional state use exact.quadrature."

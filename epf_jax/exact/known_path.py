@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_observations, as_path
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
-from epf_jax.model import StateSpaceModel, input_rows, log_prob, observed_log_prob
+from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
 

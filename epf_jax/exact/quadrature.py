@@ -18,9 +18,10 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, posterior
-from epf_jax.model import StateSpaceModel, input_rows, log_prob, observed_log_prob
+from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
 

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.checks import check_key, check_whole_number
+from epf_jax.checks import check_key, check_whole_number, numeric_array
+from epf_jax.densities import sample_each
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.resampling import Selection, check_resampler
-from epf_jax.weights import Weighing
+from epf_jax.weights import Weighing, uniform_log_weights
 
 
 class FilterState(NamedTuple):
@@ -43,6 +44,7 @@ class StepInfo(NamedTuple):
         ancestors: for each particle, the row of the previous generation that it descends from.
         acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves).
         num_bad_weights: how many weights were NaN or +inf, and counted as zero.
+        num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
         collapsed: whether every weight was zero; the particles and their old weights are then kept.
         log_increment: log p(y_t | y_1:t-1), estimated.
     """
@@ -52,6 +54,7 @@ class StepInfo(NamedTuple):
     ancestors: Int[Array, " N"]
     acceptance: Float[Array, ""]
     num_bad_weights: Int[Array, ""]
+    num_bad_densities: Int[Array, ""]
     collapsed: Bool[Array, ""]
     log_increment: Float[Array, ""]
 
@@ -64,15 +67,33 @@ class Filter(NamedTuple):
         step: `step(key, state, y, u=None) -> state, info`, jitted; u is the row of the inputs, or the time index.
         model: the model that it filters.
         num_particles: N.
+        description: the algorithm and its parts, in words; what `print` shows.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
     step: Callable[..., tuple[FilterState, StepInfo]]
     model: StateSpaceModel
     num_particles: int
+    description: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.description}>"
 
 
-def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, step: Callable) -> Filter:
+def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
+    """The state before any observation: N draws of theta and x_0, each with the statistic of its x_0."""
+    key_theta, key_state = jax.random.split(key)
+    theta = model.parameters.sample(key_theta, num_particles)
+    rows = (theta, jnp.arange(num_particles))
+    x = sample_each(key_state, lambda theta, _: model.initial(theta), num_particles, *rows)
+    x = x.astype(model.shapes.x.dtype)
+    log_weights = uniform_log_weights(num_particles)
+    return FilterState(x, theta, jax.vmap(statistic_of)(x), log_weights, jnp.zeros(()), jnp.zeros((), int))
+
+
+def build_filter(
+    model: StateSpaceModel, num_particles: int, init: Callable, step: Callable, description: str
+) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
     Adds what every filter owes its user: the time index for a missing u, checks of the kinds and shapes of what comes
@@ -92,7 +113,7 @@ def build_filter(model: StateSpaceModel, num_particles: int, init: Callable, ste
         state, info = step(key, state, y, u)
         return _strongly_typed(state), info
 
-    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles)
+    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:
@@ -109,9 +130,21 @@ def check_is_state(state: Any) -> None:
         )
 
 
+def check_state(state: Any, filter_: Filter) -> None:
+    """Refuse what is not a state of this filter."""
+    check_is_state(state)
+    expected = jax.eval_shape(filter_.init, jax.random.key(0))
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {shapes[1]}, got "
+            f"shapes {shapes[0]}. Go on with the filter that made the state."
+        )
+
+
 def as_observation(y: Any, expected: Any) -> Array:
     """One observation as an array of the model's shape, or an error that says what came."""
-    y = jnp.asarray(y)
+    y = numeric_array("y", y, "Give one observation as numbers, NaN where a value is missing.")
     if y.shape != expected.shape:
         raise ValueError(
             f"y: expected one observation of shape {expected.shape}, as the model's observation draws, got shape "
@@ -133,7 +166,7 @@ def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> Non
     check_model(model)
 
 
-def step_info(selection: Selection, *weighings: Weighing, acceptance: Any) -> StepInfo:
+def step_info(selection: Selection, *weighings: Weighing, acceptance: Any, num_bad_densities: Any = 0) -> StepInfo:
     """The report of a step with one resampling and one or two weighings."""
     return StepInfo(
         ess=selection.ess,
@@ -141,6 +174,7 @@ def step_info(selection: Selection, *weighings: Weighing, acceptance: Any) -> St
         ancestors=selection.ancestors,
         acceptance=jnp.mean(jnp.asarray(acceptance)),
         num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
+        num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities)),
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
         log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])),
     )

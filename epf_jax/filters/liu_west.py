@@ -27,10 +27,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature
-from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, step_info
-from epf_jax.model import StateSpaceModel, observed_log_prob, sample_each
-from epf_jax.resampling import Resampler, select, systematic
-from epf_jax.weights import mean_and_sd, population, reweight, uniform_log_weights
+from epf_jax.densities import observed_log_prob, sample_each
+from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, start, step_info
+from epf_jax.model import StateSpaceModel
+from epf_jax.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.weights import mean_and_sd, population, reweight
 
 Kernel = Callable[[Float[Array, "N P"], Float[Array, " N"]], Float[Array, "P P"]]
 
@@ -76,11 +77,7 @@ def liu_west_filter(
         raise ValueError("liu_west_filter: the model's prior is empty, so there is no theta to learn.")
 
     def init(key):
-        key_theta, key_state = jax.random.split(key)
-        theta = coordinates.sample(key_theta, N)
-        x = sample_each(key_state, lambda theta, _: model.initial(theta), N, theta, jnp.arange(N))
-        x = x.astype(model.shapes.x.dtype)
-        return FilterState(x, theta, (), uniform_log_weights(N), jnp.zeros(()), jnp.zeros((), int))
+        return start(key, model, N, lambda x_0: ())
 
     def step(key, state, y, u):
         key_resample, key_theta, key_state = jax.random.split(key, 3)
@@ -96,7 +93,7 @@ def liu_west_filter(
             # A look-ahead that rules out every particle is only a bad guess: it is passed over, nothing has collapsed.
             g = jnp.where(first.collapsed | ~jnp.isfinite(g), 0.0, g)
             weighings.append(first._replace(log_increment=jnp.where(first.collapsed, 0.0, first.log_increment)))
-            selection = _select(key_resample, weighings[-1], (x_prev, m, g))
+            selection = select(key_resample, resample, weighings[-1], (x_prev, m, g))
             (x_prev, m, g), log_weights = selection.particles, selection.log_weights
 
         z = m + jnp.sqrt(1 - rho**2) * jax.random.normal(key_theta, m.shape) @ scale_tril.T
@@ -108,16 +105,17 @@ def liu_west_filter(
         log_weights = weighings[-1].log_weights
 
         if not auxiliary:
-            selection = _select(key_resample, weighings[-1], (x, theta))
+            selection = select(key_resample, resample, weighings[-1], (x, theta))
             (x, theta), log_weights = selection.particles, selection.log_weights
 
         info = step_info(selection, *weighings, acceptance=1.0)._replace(collapsed=weighings[-1].collapsed)
         return FilterState(x, theta, (), log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
-    def _select(key, weighing, particles):
-        return select(key, resample, weighing.log_weights, particles, weighing.collapsed)
-
-    return build_filter(model, N, init, step)
+    description = (
+        f"Liu-West filter: {N} particles, rho = {rho}, {getattr(kernel, '__name__', 'kernel of your own')}, "
+        f"{'auxiliary weights, ' if auxiliary else ''}resampling {resampler_name(resample)}"
+    )
+    return build_filter(model, N, init, step, description)
 
 
 def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: Any) -> Float[Array, ""]:

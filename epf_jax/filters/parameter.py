@@ -24,13 +24,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, missing_where, step_info
-from epf_jax.model import StateSpaceModel, sample_each
+from epf_jax.densities import sample_each
+from epf_jax.filters.base import (
+    Filter,
+    FilterState,
+    build_filter,
+    check_filter_arguments,
+    missing_where,
+    start,
+    step_info,
+)
+from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted, why_not_fully_adapted
-from epf_jax.resampling import Resampler, select, systematic
-from epf_jax.samplers import Sampler, random_walk
+from epf_jax.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.samplers import SampleInfo, Sampler, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
-from epf_jax.weights import population, reweight, uniform_log_weights
+from epf_jax.weights import population, reweight
 
 _POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
 
@@ -112,16 +121,10 @@ def parameter_filter(
     check_proposal(proposal, model)
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
-    coordinates, N, look_ahead = model.parameters, num_particles, proposal.look_ahead
-    learns = coordinates.dim > 0 and statistic.moves
+    N, look_ahead = num_particles, proposal.look_ahead
 
     def init(key):
-        key_theta, key_state = jax.random.split(key)
-        theta = coordinates.sample(key_theta, N)
-        x = sample_each(key_state, lambda theta, _: model.initial(theta), N, theta, jnp.arange(N))
-        x = x.astype(model.shapes.x.dtype)
-        S = jax.vmap(statistic.init)(x)
-        return FilterState(x, theta, S, uniform_log_weights(N), jnp.zeros(()), jnp.zeros((), int))
+        return start(key, model, N, statistic.init)
 
     def step(key, state, y, u):
         key_resample, key_state, key_blind, key_update, key_theta = jax.random.split(key, 5)
@@ -131,58 +134,67 @@ def parameter_filter(
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            selection = _select(key_resample, weighings[-1], (x_prev, theta, S))
+            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S))
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
-        x = sample_each(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), N, theta, x_prev)
-        x = x.astype(x_prev.dtype)
+        x = _propagate(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), theta, x_prev)
         w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
         weighings.append(reweight(log_weights, w))
-        log_weights = weighings[-1].log_weights
+        log_weights, collapsed = weighings[-1].log_weights, weighings[-1].collapsed
 
         if look_ahead is None:
-            collapsed = weighings[-1].collapsed
-            x = (
-                x
-                if proposal.blind
-                else jax.lax.cond(collapsed, redraw_blindly, lambda *_: x, key_blind, theta, x_prev, u)
-            )
-            selection = _select(key_resample, weighings[-1], (x_prev, x, theta, S))
+            if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
+                x = jax.lax.cond(collapsed, _propagate_blindly(model, u), lambda *_: x, key_blind, theta, x_prev)
+            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(collapsed, y)
 
         collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
-        S = update(key_update, S, theta, x_prev, x, y, u, collapsed)
-        S, theta, acceptance = redraw(key_theta, S, theta, log_weights, state.t + 1)
-        info = step_info(selection, *weighings, acceptance=acceptance)
+        S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed)
+        S = S if statistic.adapt is None else statistic.adapt(S, log_weights, state.t + 1)
+        theta, drawn = _redraw(key_theta, statistic, model.parameters, S, theta, state)
+        info = step_info(selection, *weighings, acceptance=drawn.acceptance, num_bad_densities=drawn.num_bad)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
-    def _select(key, weighing, particles):
-        return select(key, resample, weighing.log_weights, particles, weighing.collapsed)
+    description = (
+        f"parameter filter: {N} particles, statistic {statistic.name}, proposal {proposal.name}, "
+        f"resampling {resampler_name(resample)}"
+    )
+    return build_filter(model, N, init, step, description)
 
-    def redraw_blindly(key, theta, x_prev, u):
-        x = sample_each(key, lambda theta, x: model.transition(theta, x, u), N, theta, x_prev)
-        return x.astype(x_prev.dtype)
 
-    def update(key, S, theta, x_prev, x, y, u, collapsed):
-        keys = jax.random.split(key, N)
-        new = jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
-        if jnp.issubdtype(y.dtype, jnp.floating):
-            return new
-        # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
-        return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
+def _propagate(key, distribution, theta, x_prev):
+    """One draw of x_t for every particle."""
+    return sample_each(key, distribution, x_prev.shape[0], theta, x_prev).astype(x_prev.dtype)
 
-    def redraw(key, S, theta, log_weights, t):
-        if not learns:
-            return S, theta, jnp.zeros(())
-        spread = population(jax.vmap(coordinates.to_vector)(theta), log_weights, _POPULATION_FLOOR * coordinates.scale)
-        S = S if statistic.adapt is None else statistic.adapt(S, log_weights, t)
-        keys = jax.random.split(key, N)
-        theta, info = jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
-        return S, theta, info.acceptance
 
-    return build_filter(model, N, init, step)
+def _propagate_blindly(model, u):
+    return lambda key, theta, x_prev: _propagate(key, lambda th, x: model.transition(th, x, u), theta, x_prev)
+
+
+def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
+    """Every particle's statistic after x_t and y_t."""
+    keys = jax.random.split(key, x.shape[0])
+    new = jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        return new
+    # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
+    return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
+
+
+def _redraw(key, statistic, coordinates, S, theta, before):
+    """Every particle's theta drawn anew given its statistic, from where it stands.
+
+    Samplers are tuned to the population as it stood before this step. An outlier may have left one survivor since, and
+    copies of one theta have no spread to tune to.
+    """
+    if coordinates.dim == 0 or not statistic.moves:
+        return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
+    z = jax.vmap(coordinates.to_vector)(before.theta)
+    spread = population(z, before.log_weights, _POPULATION_FLOOR * coordinates.scale)
+    keys = jax.random.split(key, z.shape[0])
+    return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
 
 
 def _default_proposal(model: StateSpaceModel) -> Proposal:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from epf_jax.weights import Population
 
@@ -12,9 +12,20 @@ LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
 
 
 class SampleInfo(NamedTuple):
-    """What a draw of theta reports: the share of proposed moves that was accepted."""
+    """What a draw of theta reports.
+
+    Attributes:
+        acceptance: the share of proposed moves that was accepted.
+        num_bad: how often the density was NaN where the sampler looked; such places are never moved to.
+    """
 
     acceptance: Float[Array, ""]
+    num_bad: Int[Array, ""]
+
+
+def exact_draw(dtype: Any) -> SampleInfo:
+    """The report of a draw that needs no acceptance and looks at no density."""
+    return SampleInfo(jnp.ones((), dtype), jnp.zeros((), int))
 
 
 def unit_population(theta: Float[Array, " P"]) -> Population:

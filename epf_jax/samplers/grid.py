@@ -27,6 +27,7 @@ def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
         offsets = jnp.linspace(-half_width, half_width, num_points, dtype=theta.dtype)
         points = population.mean[0] + population.scale_tril[0, 0] * offsets
         log_p = jax.vmap(lambda v: log_density(v[None]))(points)
+        num_bad = jnp.sum(jnp.isnan(log_p))
         log_p = jnp.where(jnp.isnan(log_p), -jnp.inf, log_p)
         highest = jnp.max(log_p)
         p = jnp.exp(log_p - jnp.where(highest > -jnp.inf, highest, 0.0))
@@ -40,7 +41,7 @@ def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:
         better_end = points[cell + (p[cell + 1] > p[cell])]
         drawn = jnp.where(log_density(drawn[None]) > -jnp.inf, drawn, better_end)
         possible = highest > -jnp.inf
-        return jnp.where(possible, drawn, theta[0])[None], SampleInfo(possible.astype(theta.dtype))
+        return jnp.where(possible, drawn, theta[0])[None], SampleInfo(possible.astype(theta.dtype), num_bad)
 
     return Sampler(step, "grid_sampler", max_dim=1)
 

@@ -46,10 +46,10 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
             # where its density is NaN or zero leaves for any place with positive density.
             stuck = ~(log_p > -jnp.inf)
             accept = (log_uniform < log_p_new - log_p) | (stuck & (log_p_new > -jnp.inf))
-            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), accept
+            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, jnp.isnan(log_p_new))
 
         start = (theta, log_density(theta))
-        (theta, _), accepted = jax.lax.scan(metropolis, start, (moves, log_uniforms), unroll=min(num_steps, 4))
-        return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype))
+        (theta, _), (accepted, bad) = jax.lax.scan(metropolis, start, (moves, log_uniforms), unroll=min(num_steps, 4))
+        return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype), jnp.sum(bad))
 
     return Sampler(step, "random_walk")

@@ -35,16 +35,17 @@ def slice_sampler(
         dim = theta.shape[0]
         spread = jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
         widths = 2.0 * spread if width is None else per_coordinate("width", width, theta)
-        moved = []
+        moved, num_bad = [], jnp.zeros((), int)
         for i, key_i in enumerate(jax.random.split(key, dim)):
 
             def along(v, theta=theta, i=i):
                 return log_density(theta.at[i].set(v))
 
-            point, found = _one_coordinate(key_i, theta[i], along, widths[i])
+            point, found, bad = _one_coordinate(key_i, theta[i], along, widths[i])
             theta = theta.at[i].set(point)
             moved.append(found)
-        return theta, SampleInfo(jnp.mean(jnp.stack(moved), dtype=theta.dtype))
+            num_bad += bad
+        return theta, SampleInfo(jnp.mean(jnp.stack(moved), dtype=theta.dtype), num_bad)
 
     def _one_coordinate(key, start, log_density, w):
         key_level, key_place, key_steps, key_shrink = jax.random.split(key, 4)
@@ -68,14 +69,15 @@ def slice_sampler(
         def shrink(carry, uniform):
             left, right, point, found = carry
             candidate = left + uniform * (right - left)
-            hit = ~found & inside(candidate)
+            log_p = log_density(candidate)
+            hit = ~found & (log_p > level)
             miss = ~found & ~hit
             left = jnp.where(miss & (candidate < start), candidate, left)
             right = jnp.where(miss & (candidate >= start), candidate, right)
-            return (left, right, jnp.where(hit, candidate, point), found | hit), None
+            return (left, right, jnp.where(hit, candidate, point), found | hit), ~found & jnp.isnan(log_p)
 
         uniforms = jax.random.uniform(key_shrink, (max_shrinks,), start.dtype)
-        (_, _, point, found), _ = jax.lax.scan(shrink, (left, right, start, jnp.array(False)), uniforms)
-        return point, found
+        (_, _, point, found), bad = jax.lax.scan(shrink, (left, right, start, jnp.array(False)), uniforms)
+        return point, found, jnp.sum(bad)
 
     return Sampler(step, "slice_sampler")

@@ -31,6 +31,7 @@ class Statistic(NamedTuple):
         adapt: `adapt(S, log_weights, t) -> S` on the statistics of all particles together, after each update; None for
             statistics that need no such care.
         moves: whether theta is ever redrawn.
+        name: for descriptions.
     """
 
     init: Callable[..., Any]
@@ -40,6 +41,7 @@ class Statistic(NamedTuple):
     log_target: Callable[[Any], LogDensity]
     adapt: Callable[[Any, Any, Any], Any] | None = None
     moves: bool = True
+    name: str = "of your own"
 
 
 def from_log_target(
@@ -48,6 +50,7 @@ def from_log_target(
     update: Callable,
     log_target: Callable,
     sampler: Sampler | None = None,
+    name: str = "of your own",
 ) -> Statistic:
     """A `Statistic` from its recursion and its density over unconstrained coordinates, drawn from by `sampler`."""
     coordinates = model.parameters
@@ -56,7 +59,7 @@ def from_log_target(
         z = coordinates.to_vector(theta)
         return log_target(S)(z) - coordinates.log_jacobian(z)
 
-    statistic = Statistic(init, update, log_density, _no_sampler, log_target)
+    statistic = Statistic(init, update, log_density, _no_sampler, log_target, name=name)
     return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
 
 

@@ -106,7 +106,8 @@ def chebyshev(
 
         return log_density
 
-    statistic = from_log_target(model, init, update, log_target, sampler)
+    name = f"chebyshev on {' x '.join(map(str, counts))} nodes"
+    statistic = from_log_target(model, init, update, log_target, sampler, name)
     return statistic if shrink is None else statistic._replace(adapt=_shrinking(counts, shrink, coordinates.log_prior))
 
 

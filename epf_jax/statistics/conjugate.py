@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import cholesky, is_gaussian, moments, solve_lower
+from epf_jax.gaussian import cholesky, condition, is_gaussian, moments, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import is_distribution
-from epf_jax.samplers import SampleInfo
+from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.terms import GaussianTerm, Terms, gaussian_term, is_linear, path_terms, require_inspectable, whiten
+from epf_jax.terms import GaussianTerm, Terms, gaussian_term, is_linear, path_terms, require_inspectable
 
 
 class GaussianStatistic(NamedTuple):
@@ -49,18 +49,12 @@ def conjugate(model: StateSpaceModel) -> Statistic:
     m_0, C_0 = _prior_moments(model)
 
     def absorb(S, gaussian: GaussianTerm, x_prev, x, y, u):
-        # F here is the paper's F_t^T: one row per component of the value.
-        F = jax.jacfwd(gaussian.mean)(reference, x_prev, x, u)
+        F = jax.jacfwd(gaussian.mean)(reference, x_prev, x, u)  # the paper's F_t^T: one row per component of the value
         b = gaussian.mean(reference, x_prev, x, u) - F @ reference
-        value, F, b, scale = whiten(gaussian, gaussian.term.value(x, y), _scale(gaussian, x_prev, x, u), F, b)
-        CF = S.C @ F.T
-        D = cholesky(F @ CF + scale @ scale.T)
-        half = solve_lower(D, CF.T)
-        m = S.m + half.T @ solve_lower(D, value - b - F @ S.m)
-        return GaussianStatistic(m, S.C - half.T @ half)
-
-    def _scale(gaussian, x_prev, x, u):
-        return gaussian.scale_tril(reference, x_prev, x, u)
+        scale = gaussian.scale_tril(reference, x_prev, x, u)
+        value = jnp.ravel(gaussian.term.value(x, y))
+        m, L, _ = condition(S.m, cholesky(S.C), F, b, scale, value)  # a Kalman filter whose state is theta
+        return GaussianStatistic(m, L @ L.T)
 
     def init(x_0=None):
         S = GaussianStatistic(m_0, C_0)
@@ -87,9 +81,9 @@ def conjugate(model: StateSpaceModel) -> Statistic:
 
     def sample(key, S, theta, population=None):
         noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)
-        return coordinates.to_theta(S.m + cholesky(S.C) @ noise), SampleInfo(jnp.ones((), S.m.dtype))
+        return coordinates.to_theta(S.m + cholesky(S.C) @ noise), exact_draw(S.m.dtype)
 
-    return Statistic(init, update, log_density, sample, log_target)
+    return Statistic(init, update, log_density, sample, log_target, name="conjugate")
 
 
 def why_not_conjugate(model: StateSpaceModel) -> str:

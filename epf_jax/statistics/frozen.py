@@ -23,6 +23,6 @@ def frozen(model: StateSpaceModel) -> Statistic:
         return coordinates.log_prior(z) - coordinates.log_jacobian(z)
 
     def sample(key, S, theta, population=None):
-        return theta, SampleInfo(jnp.zeros(()))
+        return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
 
-    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior, moves=False)
+    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior, moves=False, name="frozen")

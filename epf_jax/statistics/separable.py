@@ -89,7 +89,7 @@ def separable(
         at_reference = log_likelihood(S, reference)
         return lambda z: coordinates.log_prior(z) + log_likelihood(S, coordinates.to_theta(z)) - at_reference
 
-    return from_log_target(model, init, update, log_target, sampler)
+    return from_log_target(model, init, update, log_target, sampler, "separable")
 
 
 def _given(gaussian: GaussianTerm, x_prev, x):

@@ -125,7 +125,8 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
 
         return log_density
 
-    return from_log_target(model, init, update, log_target, sampler)
+    name = f"{'taylor' if gaussian else 'taylor_log_density'} of order {order}"
+    return from_log_target(model, init, update, log_target, sampler, name)
 
 
 def _vector(centre, coordinates):

@@ -1,0 +1,86 @@
+"""Densities and draws of one distribution or of a cloud of them: missing components, batched draws."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions.batch_util import promote_batch_shape
+
+from epf_jax.gaussian import masked_normal_log_prob, moments
+
+
+def log_prob(d: Any, value: Array) -> Float[Array, ""]:
+    """Log density of one value, summed over the components of a distribution with a batch shape."""
+    return jnp.sum(d.log_prob(value))
+
+
+def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
+    """Log density of the components of y that were observed; NaN components are marginalised exactly.
+
+    Distributions with independent components drop the missing ones, a MultivariateNormal takes the marginal of the
+    rest. Any other joint distribution can only be missing as a whole: see `can_be_partly_missing`.
+    """
+    if not jnp.issubdtype(jnp.result_type(y), jnp.floating):
+        return log_prob(d, y)
+    missing = jnp.isnan(y)
+    if isinstance(d, dist.MultivariateNormal):
+        mean, scale_tril = moments(d)
+        return masked_normal_log_prob(y, mean, scale_tril)
+    components = _components(d)
+    filled = jnp.where(missing, _feasible(components, y), y)
+    if getattr(getattr(components, "support", None), "is_discrete", False):
+        filled = filled.astype(int)
+    log_probs = components.log_prob(filled)
+    if jnp.shape(log_probs) == jnp.shape(y):
+        return jnp.sum(jnp.where(missing, 0.0, log_probs))
+    return jnp.where(jnp.all(missing), 0.0, jnp.where(jnp.any(missing), jnp.nan, jnp.sum(log_probs)))
+
+
+def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
+    """Whether some components of y may be NaN while others are observed."""
+    if y.shape == () or isinstance(d, dist.MultivariateNormal):
+        return True
+    value = jnp.zeros(y.shape, y.dtype)
+    return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
+
+
+def _components(d):
+    while isinstance(d, dist.Independent):
+        d = d.base_dist
+    return d
+
+
+def _feasible(d, y):
+    """A value inside the support, to stand where y is missing: no NaN enters the density or its gradient."""
+    support = getattr(d, "support", None)
+    return support.feasible_like(y) if support is not None else jnp.zeros_like(y)
+
+
+def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
+    """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
+
+    One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
+    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's).
+    """
+    one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, jax.tree.map(lambda a: a[0], batched))
+    kind = []
+
+    def traced(*row):
+        d = distribution(*row)
+        kind.append(isinstance(d, dist.Distribution))
+        return d if kind[-1] else None
+
+    many = jax.vmap(traced)(*batched) if jax.tree.leaves(batched) else None
+    if many is not None and kind[-1]:
+        try:
+            many = promote_batch_shape(many)
+            drawn = jax.eval_shape(many.sample, key)
+        except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
+            drawn = None
+        if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
+            return many.sample(key)
+    keys = jax.random.split(key, num)
+    return jax.vmap(lambda key, row: distribution(*row).sample(key))(keys, batched)
