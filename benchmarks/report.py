@@ -1,36 +1,12 @@
 """What every benchmark shares: the machine it ran on, its table on the screen, its numbers in a file."""
 
-import importlib.metadata
 import json
-import os
 import pathlib
-import platform
-import time
 from typing import Any
 
-import jax
+from epf_jax.reproduce.machine import machine
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-PACKAGES = ("jax", "jaxlib", "numpyro", "numpy")
-
-
-def machine() -> dict[str, Any]:
-    """Hardware and versions, stored beside every number."""
-    processor = platform.processor() or platform.machine()
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        processor = names[0] if names else processor
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "device": str(jax.devices()[0].device_kind),
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d"),
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
-    }
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:

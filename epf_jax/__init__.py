@@ -27,7 +27,16 @@ from epf_jax.resampling import multinomial, residual, stratified, systematic, wh
 from epf_jax.results import History, Results, Summary
 from epf_jax.run import replicate, run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
-from epf_jax.statistics import Statistic, chebyshev, conjugate, frozen, separable, taylor, taylor_log_density
+from epf_jax.statistics import (
+    Statistic,
+    chebyshev,
+    conjugate,
+    frozen,
+    scale_mixture,
+    separable,
+    taylor,
+    taylor_log_density,
+)
 
 __all__ = [
     "Filter",
@@ -62,6 +71,7 @@ __all__ = [
     "replicate",
     "residual",
     "run",
+    "scale_mixture",
     "separable",
     "simulate",
     "slice_sampler",

@@ -41,27 +41,48 @@ def plot_theta(
     truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
     references: list[Any] = [None] * len(series) if exact is None else _exact_series(exact, results.levels)
     figure, axes = plt.subplots(len(series), 1, figsize=(9, 1 + 3.2 * len(series)), sharex=True, squeeze=False)
+    band = _coverage(results)
     for i, (ax, (name, mean, low, high)) in enumerate(zip(axes[:, 0], series, strict=True)):
-        t = np.arange(1, len(mean) + 1)
-        band = f"{labels[0]}: {_coverage(results)} band"
-        ax.fill_between(t, low, high, color=_FILTER, alpha=0.22, linewidth=0, label=band)
-        ax.plot(t, mean, color=_FILTER, linewidth=2.6, label=f"{labels[0]}: mean")
+        draw_posterior(ax, mean, low, high, label=labels[0], band=band)
         if references[i] is not None:
-            centre, lower, upper = references[i]
-            for curve, width in ((centre, 1.5), (lower, 1.0), (upper, 1.0)):
-                label = f"{labels[1]}: mean, {_coverage(results)} band" if curve is centre else None
-                ax.plot(t, curve, color=_EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label)
+            draw_reference(ax, *references[i], label=f"{labels[1]}: mean, {band} band")
         if truths:
-            ax.axhline(truths[i], color=_TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
+            draw_truth(ax, truths[i])
         ax.set_ylabel(name)
-        ax.margins(x=0)
-        ax.spines[["top", "right"]].set_visible(False)
+        finish(ax)
     axes[0, 0].legend(loc="best", frameon=False, fontsize=9)
     axes[-1, 0].set_xlabel("observations t")
     if title:
         axes[0, 0].set_title(title, loc="left", fontsize=11)
     figure.tight_layout()
     return figure
+
+
+def draw_posterior(
+    ax: Any, mean: Any, low: Any, high: Any, *, label: str, band: str = "90%", color: str = _FILTER
+) -> None:
+    """A filter's posterior over time on one panel: its mean and its band."""
+    t = np.arange(1, len(mean) + 1)
+    ax.fill_between(t, low, high, color=color, alpha=0.22, linewidth=0, label=f"{label}: {band} band")
+    ax.plot(t, mean, color=color, linewidth=2.2, label=f"{label}: mean")
+
+
+def draw_reference(ax: Any, mean: Any, low: Any, high: Any, *, label: str) -> None:
+    """The exact posterior over time on one panel, dashed: its mean and the ends of its band."""
+    t = np.arange(1, len(mean) + 1)
+    for curve, width in ((mean, 1.5), (low, 1.0), (high, 1.0)):
+        ax.plot(t, curve, color=_EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label if curve is mean else None)
+
+
+def draw_truth(ax: Any, value: float) -> None:
+    """The value that made the data."""
+    ax.axhline(value, color=_TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
+
+
+def finish(ax: Any) -> None:
+    """What every panel over time shares."""
+    ax.margins(x=0)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
@@ -78,8 +99,7 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
         ax.plot(np.arange(1, len(values) + 1), np.asarray(values), color=_FILTER, linewidth=1.0)
         ax.set_ylim(limits)
         ax.set_ylabel(label)
-        ax.margins(x=0)
-        ax.spines[["top", "right"]].set_visible(False)
+        finish(ax)
     axes[-1].set_xlabel("observations t")
     if title:
         axes[0].set_title(title, loc="left", fontsize=11)

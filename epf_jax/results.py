@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
@@ -31,6 +32,16 @@ class History(NamedTuple):
     theta: Any
     log_weights: Float[Array, "T N"]
     ancestors: Int[Array, "T N"]
+
+    def num_distinct_ancestors(self) -> Int[np.ndarray, " T"]:
+        """How many particles of each generation t = 1..T have descendants among the last: 1 once all paths are one."""
+        ancestors = np.asarray(self.ancestors)
+        lineage = np.arange(ancestors.shape[1])
+        counts = []
+        for row in ancestors[::-1]:
+            counts.append(len(np.unique(lineage)))
+            lineage = row[lineage]
+        return np.array(counts[::-1])
 
 
 class Results(NamedTuple):

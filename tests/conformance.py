@@ -5,6 +5,7 @@ An entry is a function that builds the thing, so that each test can build it in 
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
+import pytest
 
 import epf_jax as epf
 from benchmarks.accuracy.evidence import RESAMPLERS as RESAMPLERS  # one list for the tests and the tables
@@ -69,16 +70,28 @@ def _separable(model):
     return epf.separable(model, lambda x, u: x[None], lambda theta: theta[None])
 
 
+def one_model_each(names, models=tuple(MODELS), always=()):
+    """Every name on every model; quick runs take each name on one model in turn, and those of `always` on all."""
+    listed = []
+    for i, name in enumerate(names):
+        for j, model in enumerate(models):
+            quick = name in always or i % len(models) == j
+            marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if quick else [pytest.mark.slow])
+            listed.append(pytest.param(name, model, marks=marks))
+    return listed
+
+
 STATISTICS = {
     "conjugate": epf.conjugate,
     "separable": _separable,
+    "scale_mixture": epf.scale_mixture,
     "taylor": lambda model: epf.taylor(model, order=2),
     "taylor_log_density": lambda model: epf.taylor_log_density(model, order=3),
     "chebyshev": lambda model: epf.chebyshev(model, 8),
     "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
     "frozen": epf.frozen,
 }
-EXACT_WHEN_LINEAR = ["conjugate", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]
+EXACT_WHEN_LINEAR = ["conjugate", "scale_mixture", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]
 
 SAMPLERS = {
     "random_walk": epf.random_walk,

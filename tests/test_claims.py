@@ -119,8 +119,14 @@ def linear_data():
     return model, y, float(exact.kalman_log_evidence(model, {"phi": 0.8}, y)[-1])
 
 
-@pytest.mark.parametrize("threshold", THRESHOLDS)
-@pytest.mark.parametrize("scheme", RESAMPLERS)
+@pytest.mark.parametrize(
+    ("scheme", "threshold"),
+    [
+        pytest.param(s, t, marks=[] if s == "systematic" or t == 0.5 else [pytest.mark.slow])
+        for s in RESAMPLERS
+        for t in THRESHOLDS
+    ],
+)
 def test_evidence_is_unbiased_whether_or_not_a_step_resamples(scheme, threshold):
     model, y, log_evidence = linear_data()
     resample = epf.when_ess_below(threshold, RESAMPLERS[scheme])

@@ -9,23 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import FILTERS, MODELS, TRUTHS
+from conformance import FILTERS, MODELS, TRUTHS, one_model_each
 
 import epf_jax as epf
 
 N, T = 32, 6
 LEVELS = (0.1, 0.9)
-
-
-def cases(models=tuple(MODELS)):
-    """Every filter on every model; quick runs take each filter on one model in turn, and the EPF on all."""
-    listed = []
-    for i, name in enumerate(FILTERS):
-        for j, model in enumerate(models):
-            quick = name == "epf" or i % len(models) == j
-            marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if quick else [pytest.mark.slow])
-            listed.append(pytest.param(name, model, marks=marks))
-    return listed
 
 
 @cache
@@ -50,7 +39,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases())
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, always=["epf"]))
 def test_stepping_equals_running_bit_for_bit_with_one_compilation(name, model_name):
     filter_, y = build(name, model_name)
     results = whole_run(name, model_name)
@@ -65,7 +54,7 @@ def test_stepping_equals_running_bit_for_bit_with_one_compilation(name, model_na
     assert np.all(np.isfinite(results.log_evidence))
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases())
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS))
 def test_everything_has_the_precision_asked_for_and_the_structure_of_theta(name, model_name, x64):
     filter_, y = build(name, model_name, "float64")
     results = epf.run(jax.random.key(1), filter_, y, levels=())
@@ -80,7 +69,7 @@ def test_everything_has_the_precision_asked_for_and_the_structure_of_theta(name,
     assert all(leaf.dtype == jnp.float32 for leaf in single)
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases())
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS))
 def test_filters_run_under_jit_and_vmap(name, model_name):
     filter_, y = build(name, model_name)
     keys = jnp.stack([jax.random.key(3), jax.random.key(1)])
@@ -89,7 +78,7 @@ def test_filters_run_under_jit_and_vmap(name, model_name):
     np.testing.assert_allclose(batch[1], whole_run(name, model_name).log_evidence, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases(["dict"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["dict"]))
 def test_a_series_cut_in_two_gives_the_same_numbers(name, model_name):
     filter_, y = build(name, model_name)
     first = epf.run(jax.random.key(1), filter_, y[:3], levels=LEVELS)
@@ -99,7 +88,7 @@ def test_a_series_cut_in_two_gives_the_same_numbers(name, model_name):
     np.testing.assert_array_equal(whole.log_evidence[3:], second.log_evidence)
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases(["vector"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["vector"]))
 def test_missing_observations_leave_no_trace_of_nan(name, model_name):
     filter_, y = build(name, model_name)
     y = y.at[1, 0].set(jnp.nan).at[3].set(jnp.nan)
@@ -110,7 +99,7 @@ def test_missing_observations_leave_no_trace_of_nan(name, model_name):
     np.testing.assert_allclose(results.log_evidence[3], results.log_evidence[2], atol=1e-5)  # no data, no evidence
 
 
-@pytest.mark.parametrize(("name", "model_name"), cases(["scalar"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["scalar"]))
 def test_particles_survive_a_step_of_zero_weights(name, model_name):
     filter_, y = build(name, model_name)
     with pytest.warns(RuntimeWarning, match=r"zero weight at 1 step \(first at t = 3"):

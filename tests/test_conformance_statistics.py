@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import EXACT_WHEN_LINEAR, MODELS, SAMPLERS, STATISTICS, TRUTHS
+from conformance import EXACT_WHEN_LINEAR, MODELS, SAMPLERS, STATISTICS, TRUTHS, one_model_each
 
 import epf_jax as epf
 from epf_jax import exact
@@ -59,8 +59,7 @@ def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x6
     np.testing.assert_allclose(*both(thetas), atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("model_name", MODELS)
-@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(STATISTICS))
 def test_statistics_work_under_jit_and_vmap_in_both_precisions(name, model_name, precision):
     model, _, _, statistic, S = path_and_statistic(name, model_name)
     theta = model.parameters.sample(jax.random.key(3), 4)

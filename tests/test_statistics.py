@@ -173,3 +173,38 @@ def test_an_initial_state_that_depends_on_theta_counts(x64):
     expected = exact_ratio(model, theta, reference, x, y)
     for statistic in (epf.conjugate(model), epf.taylor(model, order=1), epf.chebyshev(model, 6, shrink=None)):
         np.testing.assert_allclose(statistic.log_density(absorb(statistic, x, y), theta), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", [lambda loc: dist.Cauchy(loc, 0.7), lambda loc: dist.StudentT(4.0, loc, 0.7)])
+def test_scale_mixture_and_its_draws_of_theta_leave_the_exact_gibbs_density_invariant(family, x64):
+    # 2000 chains of 40 sweeps: lambdas given theta, then theta given lambdas, on one known path of heavy-tailed steps.
+    # Standard error of a mean of 2000 independent draws: sd / 45; of an sd: sd / 63. Four of each are allowed.
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: family(theta["a"] * x),
+        observation=lambda theta, x, u: dist.Normal(x, 1.0),
+    )
+    x, y = epf.simulate(jax.random.key(0), model, {"a": 0.6}, 20)
+    truth = exact.known_path(model, x, {"a": np.linspace(-2.0, 2.0, 801)})
+    statistic = epf.scale_mixture(model)
+
+    def sweep(theta, key):
+        key_path, key_theta = jax.random.split(key)
+
+        def absorb(S, row):
+            key, x_prev, x, y = row
+            return statistic.update(key, S, theta, x_prev, x, y, 1), None
+
+        rows = (jax.random.split(key_path, 20), x[:-1], x[1:], y)
+        S = jax.lax.scan(absorb, statistic.init(x[0]), rows)[0]
+        return statistic.sample(key_theta, S, theta)[0], None
+
+    def chain(key, theta):
+        return jax.lax.scan(sweep, theta, jax.random.split(key, 40))[0]
+
+    thetas = model.parameters.sample(jax.random.key(1), 2000)
+    drawn = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(2), 2000), thetas)["a"]
+    mean, sd = truth.mean["a"][-1], truth.sd["a"][-1]
+    assert abs(float(drawn.mean()) - mean) < 4 * sd / 45
+    assert abs(float(drawn.std()) - sd) < 4 * sd / 63

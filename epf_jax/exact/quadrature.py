@@ -26,7 +26,7 @@ from epf_jax.parameters import Theta
 
 
 def nodes_around(
-    y: Float[Array, " T"], half_width: float, num_nodes: int, *, initial: tuple[float, float] = (-8.0, 8.0)
+    y: Any, half_width: float, num_nodes: int, *, initial: tuple[float, float] = (-8.0, 8.0)
 ) -> Float[np.ndarray, "T+1 G"]:
     """Nodes for x_0..x_T: equally spaced over y_t +- `half_width`, and over `initial` for x_0.
 

@@ -1,9 +1,10 @@
 """Statistics: what a particle keeps of its path, and how theta's density is read back from it."""
 
-from epf_jax.statistics.base import Statistic, from_log_target, with_sampler
+from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
 from epf_jax.statistics.frozen import frozen
+from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
 from epf_jax.statistics.taylor import taylor, taylor_log_density
 
@@ -13,7 +14,9 @@ __all__ = [
     "conjugate",
     "from_log_target",
     "frozen",
+    "scale_mixture",
     "separable",
+    "statistic_of_path",
     "taylor",
     "taylor_log_density",
     "why_not_conjugate",

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.model import StateSpaceModel, check_is_model, input_rows
 from epf_jax.samplers import LogDensity, Sampler, random_walk
 from epf_jax.weights import Population
 
@@ -93,6 +94,31 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         return coordinates.to_theta(z), info
 
     return statistic._replace(sample=sample)
+
+
+def statistic_of_path(
+    statistic: Statistic, x: Float[Array, "T+1 *x"], y: Any, theta: Any = None, *, inputs: Any = None, key: Any = None
+) -> Any:
+    """The statistic of a known path x_0..x_T with observations y_1..y_T, after every step: a pytree with T rows.
+
+    Args:
+        statistic: what to record.
+        x: the path, x_0 first.
+        y: the observations, or None where the statistic does not look at them.
+        theta: the particle's own theta, for statistics that draw on it.
+        inputs: one row per step, or None for the time index.
+        key: for statistics that draw.
+    """
+    num_steps = x.shape[0] - 1
+    keys = jax.random.split(jax.random.key(0) if key is None else key, num_steps)
+
+    def step(S, row):
+        key, x_prev, x, y, u = row
+        S = statistic.update(key, S, theta, x_prev, x, y, u)
+        return S, S
+
+    rows = (keys, x[:-1], x[1:], y, input_rows(inputs, num_steps))
+    return jax.lax.scan(step, statistic.init(x[0]), rows)[1]
 
 
 def check_model_learns(model: StateSpaceModel, who: str) -> None:

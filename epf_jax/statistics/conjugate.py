@@ -12,6 +12,7 @@ For :math:`v_t = F_t^T \theta + b_t + \epsilon_t`, :math:`\epsilon_t \sim N(0, Q
 off the model (its mean is affine in theta); nothing is written by hand.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import is_distribution
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.terms import GaussianTerm, Terms, gaussian_term, is_linear, path_terms, require_inspectable
+from epf_jax.terms import GaussianTerm, Term, Terms, gaussian_term, is_linear, path_terms, require_inspectable
 
 
 class GaussianStatistic(NamedTuple):
@@ -32,6 +33,19 @@ class GaussianStatistic(NamedTuple):
 
     m: Float[Array, " P"]
     C: Float[Array, "P P"]
+
+
+class LinearPart(NamedTuple):
+    """A Gaussian term whose mean is affine in theta.
+
+    Attributes:
+        gaussian: the term.
+        inflate: `inflate(key, residual, x_prev, x, u)`, factors on the noise of each component given the standardised
+            residual at the particle's own theta; None where the noise is as the term says.
+    """
+
+    gaussian: GaussianTerm
+    inflate: Callable[..., Float[Array, " d"]] | None = None
 
 
 def conjugate(model: StateSpaceModel) -> Statistic:
@@ -43,28 +57,48 @@ def conjugate(model: StateSpaceModel) -> Statistic:
     problem = why_not_conjugate(model)
     if problem:
         raise ValueError(f"conjugate: {problem} Use epf.chebyshev(model) or epf.taylor(model, order=...).")
-    coordinates, terms = model.parameters, path_terms(model)
+    terms = path_terms(model)
+    initial, steps = ([linear_part(term, model, terms) for term in group] for group in (terms.initial, terms.steps))
+    return linear_gaussian_statistic(model, initial, steps, "conjugate")
+
+
+def linear_part(term: Term, model: StateSpaceModel, terms: Terms, inflate: Callable | None = None) -> LinearPart:
+    """The linear part of a term that `why_not_linear` has nothing against."""
+    gaussian = gaussian_term(term, model.parameters.centre, terms.example)
+    assert gaussian is not None
+    return LinearPart(gaussian, inflate)
+
+
+def linear_gaussian_statistic(
+    model: StateSpaceModel, initial: Sequence[LinearPart], steps: Sequence[LinearPart], name: str
+) -> Statistic:
+    """The statistic (m_t, C_t) of the given linear parts, its theta drawn exactly."""
+    coordinates = model.parameters
     reference = coordinates.centre
-    initial, steps = _gaussians(terms.initial, model, terms), _gaussians(terms.steps, model, terms)
     m_0, C_0 = _prior_moments(model)
 
-    def absorb(S, gaussian: GaussianTerm, x_prev, x, y, u):
+    def absorb(key, S, part: LinearPart, theta, x_prev, x, y, u):
+        gaussian = part.gaussian
         F = jax.jacfwd(gaussian.mean)(reference, x_prev, x, u)  # the paper's F_t^T: one row per component of the value
         b = gaussian.mean(reference, x_prev, x, u) - F @ reference
         scale = gaussian.scale_tril(reference, x_prev, x, u)
         value = jnp.ravel(gaussian.term.value(x, y))
+        if part.inflate is not None:
+            residual = (value - F @ coordinates.to_vector(theta) - b) / jnp.diag(scale)
+            scale = part.inflate(key, residual, x_prev, x, u)[:, None] * scale
         m, L, _ = condition(S.m, cholesky(S.C), F, b, scale, value)  # a Kalman filter whose state is theta
         return GaussianStatistic(m, L @ L.T)
 
     def init(x_0=None):
         S = GaussianStatistic(m_0, C_0)
-        for gaussian in initial if x_0 is not None else ():
-            S = absorb(S, gaussian, x_0, x_0, None, None)
+        for part in initial if x_0 is not None else ():
+            S = absorb(None, S, part, None, x_0, x_0, None, None)
         return S
 
     def update(key, S, theta, x_prev, x, y, u):
-        for gaussian in steps:
-            S = absorb(S, gaussian, x_prev, x, y, u)
+        for i, part in enumerate(steps):
+            key_part = key if part.inflate is None else jax.random.fold_in(key, i)
+            S = absorb(key_part, S, part, theta, x_prev, x, y, u)
         return S
 
     def log_target(S):
@@ -83,31 +117,42 @@ def conjugate(model: StateSpaceModel) -> Statistic:
         noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)
         return coordinates.to_theta(S.m + cholesky(S.C) @ noise), exact_draw(S.m.dtype)
 
-    return Statistic(init, update, log_density, sample, log_target, name="conjugate")
+    return Statistic(init, update, log_density, sample, log_target, name=name)
 
 
 def why_not_conjugate(model: StateSpaceModel) -> str:
     """What keeps `model` from Storvik's recursion, in a sentence; empty when nothing does."""
-    check_model_learns(model, "conjugate")
-    require_inspectable(model, "conjugate")
-    for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
-        if not is_gaussian(leaf):
-            return f"the prior must be Gaussian, but holds a {type(leaf).__name__}."
+    problem = why_not_gaussian_prior(model, "conjugate")
+    if problem:
+        return problem
     terms = path_terms(model)
     for term in (*terms.initial, *terms.steps):
-        gaussian = gaussian_term(term, model.parameters.centre, terms.example)
-        if gaussian is None:
-            return f"theta enters the {term.name}, which is not Gaussian."
-        if not gaussian.known_noise:
-            return f"the noise of the {term.name} depends on theta."
-        if not is_linear(gaussian, model.parameters.centre, terms.example):
-            return f"the mean of the {term.name} is not linear in theta."
+        problem = why_not_linear(term, model, terms)
+        if problem:
+            return problem
     return ""
 
 
-def _gaussians(group, model: StateSpaceModel, terms: Terms) -> list[GaussianTerm]:
-    found = [gaussian_term(term, model.parameters.centre, terms.example) for term in group]
-    return [gaussian for gaussian in found if gaussian is not None]
+def why_not_gaussian_prior(model: StateSpaceModel, who: str) -> str:
+    """What keeps theta's prior from being one Gaussian; models that cannot be inspected are refused."""
+    check_model_learns(model, who)
+    require_inspectable(model, who)
+    for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
+        if not is_gaussian(leaf):
+            return f"the prior must be Gaussian, but holds a {type(leaf).__name__}."
+    return ""
+
+
+def why_not_linear(term: Term, model: StateSpaceModel, terms: Terms) -> str:
+    """What keeps one term from being Gaussian and linear in theta."""
+    gaussian = gaussian_term(term, model.parameters.centre, terms.example)
+    if gaussian is None:
+        return f"theta enters the {term.name}, which is not Gaussian."
+    if not gaussian.known_noise:
+        return f"the noise of the {term.name} depends on theta."
+    if not is_linear(gaussian, model.parameters.centre, terms.example):
+        return f"the mean of the {term.name} is not linear in theta."
+    return ""
 
 
 def _prior_moments(model: StateSpaceModel) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:

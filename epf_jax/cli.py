@@ -1,0 +1,12 @@
+"""The command `epf`. Needs the extra `cli`: `pip install "epf_jax[cli]"`."""
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        from epf_jax.commands import app
+    except ImportError as error:
+        sys.exit(f'epf: {error}. The command needs more than the library does: pip install "epf_jax[cli]".')
+    app()

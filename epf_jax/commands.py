@@ -1,0 +1,79 @@
+"""The commands of `epf`, one function each."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from epf_jax.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
+from epf_jax.reproduce.store import Unit
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Static parameters of state-space models, online.")
+console = Console()
+
+
+@app.callback()
+def _main() -> None:
+    """Static parameters of state-space models, learned online."""
+
+
+@app.command("reproduce")
+def reproduce_command(
+    experiments: Annotated[
+        list[str] | None, typer.Argument(help=f"Which parts of the paper: {', '.join(EXPERIMENTS)}. All by default.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Twenty data sets per model, with error bars.")] = False,
+    output: Annotated[pathlib.Path, typer.Option(help="Folder for the report and its results.")] = pathlib.Path(
+        "results"
+    ),
+    steps: Annotated[int | None, typer.Option(help="Observations per series, instead of 1000.", min=10)] = None,
+    fewer: Annotated[int, typer.Option(help="Divide every number of particles by this, for a quick look.", min=1)] = 1,
+) -> None:
+    """Run the paper's experiments again and write a report: figures, tables, and a verdict on every claim.
+
+    Results are kept by their settings, so a run may be interrupted and started again.
+    """
+    unknown = [name for name in experiments or () if name not in EXPERIMENTS]
+    if unknown:
+        _fail(f"unknown experiment {', '.join(map(repr, unknown))}. There are: {', '.join(EXPERIMENTS)}.")
+    chosen = [EXPERIMENTS[name] for name in (dict.fromkeys(experiments) if experiments else EXPERIMENTS)]
+    base = FULL if full else DEMO
+    size = Size(base.name, base.num_series, steps or base.num_steps, fewer)
+    try:
+        path = reproduce(chosen, size, output, _progress)
+    except StoreError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail(f"interrupted. What was finished is kept in {output / 'data'}; the same command goes on from there.", 130)
+    console.print(f"report: [bold]{path}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _progress(units: list[Unit]) -> Iterator[Unit]:
+    """The units in turn, under a progress bar that names the one being computed."""
+    if not units:
+        console.print("all results are there already; writing the report")
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=len(units))
+        for unit in units:
+            bar.update(task, description=unit.name)
+            if not console.is_terminal:
+                console.print(f"computing {unit.name}")
+            yield unit
+            bar.advance(task)
+        bar.update(task, description="writing the report")
+
+
+def _fail(message: str, code: int = 2) -> None:
+    typer.secho(f"epf: {message}", err=True, fg="red")
+    raise typer.Exit(code)

@@ -1,0 +1,30 @@
+"""The machine and the versions behind a number, stored beside every result."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import time
+from typing import Any
+
+import jax
+
+PACKAGES = ("jax", "jaxlib", "numpyro", "numpy")
+
+
+def machine() -> dict[str, Any]:
+    """Hardware, versions and date."""
+    processor = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        processor = names[0] if names else processor
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }

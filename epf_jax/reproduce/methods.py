@@ -1,0 +1,167 @@
+"""Filters as the paper set them up, and as this library would: one list per model, run and judged alike."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from epf_jax.filters import Filter, bootstrap_filter, coordinate_kernel, extended_parameter_filter, liu_west_filter
+from epf_jax.model import StateSpaceModel
+from epf_jax.plots import draw_posterior, draw_reference, draw_truth, finish
+from epf_jax.proposals import bootstrap
+from epf_jax.reproduce.cases import Case, Size, exact_unit, filter_unit, score
+from epf_jax.reproduce.claims import Table
+from epf_jax.reproduce.store import Stored, Unit
+from epf_jax.resampling import multinomial
+from epf_jax.statistics import Statistic
+
+
+class Method(NamedTuple):
+    """A filter with its settings.
+
+    Attributes:
+        name: short, for files.
+        label: for tables and figures; `{n}` stands for the number of particles.
+        num_particles: as in the paper; a test run takes fewer.
+        build: `build(model, num_particles)`.
+        x64: whether it runs in double precision.
+        history: whether its ancestors are kept.
+    """
+
+    name: str
+    label: str
+    num_particles: int
+    build: Callable[[StateSpaceModel, int], Filter]
+    x64: bool = False
+    history: bool = False
+
+    def title(self, size: Size) -> str:
+        """The label with the number of particles put in."""
+        return self.label.format(n=f"N = {size.particles(self.num_particles)}")
+
+
+def sir(num_particles: int) -> Method:
+    """SIR with theta in the state, multinomial resampling: the paper's Algorithm 1 on the augmented state."""
+    return Method(
+        f"sir{num_particles}", "SIR, {n}", num_particles, lambda m, n: bootstrap_filter(m, n, resample=multinomial)
+    )
+
+
+def liu_west(num_particles: int) -> Method:
+    """Liu-West as the paper writes it: rho = 0.9, each coordinate perturbed by its own sd, inside SIR."""
+    return Method(
+        f"liu-west{num_particles}",
+        "Liu-West (paper's), {n}",
+        num_particles,
+        lambda m, n: liu_west_filter(m, n, rho=0.9, kernel=coordinate_kernel, resample=multinomial),
+    )
+
+
+def literal(
+    num_particles: int, label: str, statistic: Callable[[StateSpaceModel], Statistic], *, x64: bool = False
+) -> Method:
+    """The EPF as the paper writes it: bootstrap proposal, multinomial resampling, one random-walk step per step."""
+    return Method(
+        "epf-literal",
+        label,
+        num_particles,
+        lambda m, n: extended_parameter_filter(
+            m, n, statistic=statistic(m), proposal=bootstrap(), resample=multinomial
+        ),
+        x64=x64,
+        history=True,
+    )
+
+
+def default(num_particles: int, label: str = "EPF of this library (defaults), {n}") -> Method:
+    """The EPF with nothing chosen by hand."""
+    return Method(f"epf-default{num_particles}", label, num_particles, extended_parameter_filter)
+
+
+def filter_units(case: Case, size: Size, methods: list[Method]) -> list[Unit]:
+    """The exact posterior and every method's run."""
+    units = [exact_unit(case, size)]
+    for method in methods:
+        n = size.particles(method.num_particles)
+        settings = {"method": method.name, "label": method.label, "particles": n}
+        build = partial(_build, method, n)
+        units.append(filter_unit(case, size, method.name, build, settings, x64=method.x64, history=method.history))
+    return units
+
+
+def _build(method: Method, num_particles: int, model: StateSpaceModel) -> Filter:
+    return method.build(model, num_particles)
+
+
+def score_rows(case: Case, size: Size, methods: list[Method], results: dict[str, Stored]) -> list[dict[str, Any]]:
+    """One row per method and parameter: how far from the exact posterior, and how long it took."""
+    truth = results[f"{case.name}-exact"].arrays
+    rows = []
+    for method in methods:
+        found = results[f"{case.name}-{method.name}"].arrays
+        for name in case.truth:
+            s = score(found, truth, name)
+            spread = "" if len(s.z) < 2 else f" +- {s.rms_error:.2f}"
+            rows.append(
+                {
+                    "model": case.title,
+                    "method": method.title(size),
+                    "parameter": name,
+                    ("|z|" if len(s.z) < 2 else "z rms"): f"{s.rms:.2f}{spread}",
+                    **({} if len(s.z) < 2 else {"z max": f"{s.largest:.2f}"}),
+                    "sdr": f"{s.ratio:.2f}",
+                    "distinct values left": int(np.median(found[f"distinct_{name}"])),
+                    "seconds": f"{float(found['seconds']):.2f}",
+                    "compile s": f"{float(found['seconds_compile']):.1f}",
+                }
+            )
+    return rows
+
+
+def score_table(case: Case, size: Size, methods: list[Method], results: dict[str, Stored]) -> Table:
+    """The methods of one model, judged."""
+    sets = f"{size.num_series} data set{'s' if size.num_series > 1 else ''}"
+    return Table(
+        f"{case.title}: against the exact posterior at T = {size.num_steps}, {sets}",
+        score_rows(case, size, methods, results),
+        "z = (filter mean - exact mean) / exact sd; sdr = filter sd / exact sd. 0 and 1 are right. Seconds are for one "
+        "series, compilation apart.",
+    )
+
+
+def draw_methods(case: Case, size: Size, methods: list[Method], results: dict[str, Stored], limits: Any = None) -> Any:
+    """A panel per method and parameter: its posterior over time, the exact one, and the value that made the data."""
+    import matplotlib.pyplot as plt
+
+    names = list(case.truth)
+    columns = min(len(methods), 3) if len(names) == 1 else len(methods)
+    rows = -(-len(methods) // columns) if len(names) == 1 else len(names)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(4.3 * columns, 3.1 * rows + 0.5), sharex=True, sharey="row", squeeze=False
+    )
+    truth = results[f"{case.name}-exact"].arrays
+    used = []
+    for i, method in enumerate(methods):
+        found = results[f"{case.name}-{method.name}"].arrays
+        for j, name in enumerate(names):
+            ax = axes[i // columns, i % columns] if len(names) == 1 else axes[j, i]
+            used.append(ax)
+            draw_posterior(ax, found[f"mean_{name}"][0], *found[f"band_{name}"].T, label="filter")
+            draw_reference(ax, truth[f"mean_{name}"][0], *truth[f"band_{name}"].T, label="exact: mean, 90% band")
+            draw_truth(ax, case.truth[name])
+            finish(ax)
+            if limits is not None:
+                ax.set_ylim(limits[name])
+            if j == 0:
+                ax.set_title(method.title(size), fontsize=10)
+            if ax.get_subplotspec().is_first_col():
+                ax.set_ylabel(name)
+            if ax.get_subplotspec().is_last_row():
+                ax.set_xlabel("observations t")
+    for ax in axes.ravel():
+        ax.set_visible(ax in used)
+    handles, labels = used[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.3 / figure.get_size_inches()[1], 1, 1))
+    return figure

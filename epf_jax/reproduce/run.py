@@ -1,0 +1,60 @@
+"""Doing the work of the experiments, with a progress bar, and writing the report."""
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from epf_jax.reproduce.cases import Size
+from epf_jax.reproduce.claims import Experiment, Section
+from epf_jax.reproduce.machine import machine
+from epf_jax.reproduce.report import write_report
+from epf_jax.reproduce.store import Store, Stored, Unit
+
+Progress = Callable[[list[Unit]], Iterable[Unit]]
+
+
+def reproduce(
+    experiments: Iterable[Experiment], size: Size, output: pathlib.Path, progress: Progress = lambda units: units
+) -> pathlib.Path:
+    """Run what has not been run yet, and write `output/index.html` and `output/claims.json`.
+
+    Args:
+        experiments: which parts of the paper.
+        size: `DEMO`, `FULL`, or one of your own.
+        output: the folder for the report; results are kept in its folder `data`.
+        progress: wraps the list of units still to do, to show how far it has come.
+
+    Returns:
+        The path of the report.
+    """
+    experiments = list(experiments)
+    store = Store(output / "data")
+    start = time.perf_counter()
+    work = {unit.name: unit for experiment in experiments for unit in experiment.units(size)}
+    results: dict[str, Stored] = {}
+    for name, unit in work.items():
+        kept = store.load(unit)
+        if kept is not None:
+            results[name] = kept
+    for unit in progress([unit for name, unit in work.items() if name not in results]):
+        results[unit.name] = store.compute(unit)
+    sections = [(experiment, experiment.present(size, results)) for experiment in experiments]
+    seconds = time.perf_counter() - start
+    _write_summary(output / "claims.json", size, sections, results)
+    return write_report(output, size, sections, results, seconds)
+
+
+def _write_summary(
+    path: pathlib.Path, size: Size, sections: list[tuple[Experiment, Section]], results: dict[str, Stored]
+) -> None:
+    """Every claim and table as JSON, with the machine and the seconds of each piece of work."""
+    summary: dict[str, Any] = {
+        "size": size._asdict(),
+        "machine": machine(),
+        "claims": [{"experiment": e.name, **claim._asdict()} for e, section in sections for claim in section.claims],
+        "tables": [{"experiment": e.name, **table._asdict()} for e, section in sections for table in section.tables],
+        "work": {name: {"seconds": round(stored.about["seconds"], 2)} for name, stored in results.items()},
+    }
+    path.write_text(json.dumps(summary, indent=1) + "\n")

@@ -1,0 +1,118 @@
+"""Results on disk: one file per piece of work, found again by the settings that made it.
+
+A file is written beside its final name and then renamed, so an interrupted run leaves whole files or none. Its name
+holds a fingerprint of the settings and of the library's code: other settings make other files, and nothing computed is
+ever overwritten by something else.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from epf_jax.reproduce.machine import machine
+
+Arrays = dict[str, np.ndarray]
+_PRESENTATION = ("report.py", "plots.py", "cli.py", "claims.py")  # how results look does not change what they are
+
+
+class Unit(NamedTuple):
+    """A piece of work: small enough to lose, large enough to keep.
+
+    Attributes:
+        name: where it belongs, such as "sin-sir".
+        settings: everything that its numbers depend on, as JSON.
+        compute: `compute()`, a dict of arrays.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    compute: Callable[[], Arrays]
+
+
+class Stored(NamedTuple):
+    """What a unit computed, and how: settings, machine, versions, seconds."""
+
+    arrays: Arrays
+    about: dict[str, Any]
+
+
+class StoreError(Exception):
+    """A folder that cannot be written, or a file that is not what its name says."""
+
+
+class Store:
+    """A folder of results."""
+
+    def __init__(self, folder: pathlib.Path):
+        """Open the folder, making it if need be."""
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise StoreError(
+                f"--output: cannot write to {folder} ({error.strerror or error}). Nothing was computed; choose another "
+                "folder with --output FOLDER."
+            ) from error
+
+    def path(self, unit: Unit) -> pathlib.Path:
+        """Where the unit's results are, or will be."""
+        written = json.dumps([unit.settings, code_fingerprint()], sort_keys=True)
+        return self.folder / f"{unit.name}-{hashlib.sha256(written.encode()).hexdigest()[:10]}.npz"
+
+    def load(self, unit: Unit) -> Stored | None:
+        """The unit's results, or None if it has not been computed."""
+        path = self.path(unit)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files if name != "about"}
+                about = json.loads(str(file["about"]))
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise StoreError(
+                f"{path}: it cannot be read as results of {unit.name} ({error}). It was left as it is; move it away "
+                "and run again, everything else is kept."
+            ) from error
+        if about["settings"] != json.loads(json.dumps(unit.settings)):
+            raise StoreError(
+                f"{path}: it holds results of other settings, {about['settings']}, where {unit.settings} were "
+                "expected. It was left as it is; move it away or choose another --output, everything else is kept."
+            )
+        return Stored(arrays, about)
+
+    def compute(self, unit: Unit) -> Stored:
+        """Compute the unit and keep its results."""
+        start = time.perf_counter()
+        arrays = {name: np.asarray(value) for name, value in unit.compute().items()}
+        about = {"settings": unit.settings, "seconds": time.perf_counter() - start, **machine()}
+        path = self.path(unit)
+        descriptor, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                np.savez_compressed(file, **{**arrays, "about": np.array(json.dumps(about))})  # type: ignore[arg-type]
+            os.replace(temporary, path)
+        except BaseException:
+            pathlib.Path(temporary).unlink(missing_ok=True)
+            raise
+        return Stored(arrays, json.loads(json.dumps(about)))
+
+
+@cache
+def code_fingerprint() -> str:
+    """A hash of the library's source, presentation apart: results of other code are other results."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        if path.name not in _PRESENTATION:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
