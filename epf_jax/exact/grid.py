@@ -7,6 +7,7 @@ back as NumPy arrays.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,30 +78,25 @@ def _moments(axis: np.ndarray, density: np.ndarray) -> tuple[np.ndarray, np.ndar
 def posterior(
     model: StateSpaceModel,
     axes: Axes,
-    log_likelihood: Callable[[Theta], Float[Array, " T"]],
-    *,
+    log_likelihood: Callable[..., Float[Array, " T"]],
+    *data: Any,
     batch_size: int = 32,
 ) -> GridPosterior:
-    """The posterior on a grid, from `log_likelihood(theta)`, the log-likelihood of y_1..y_t for every t.
+    """The posterior on a grid, from `log_likelihood(theta, *data)`, the log-likelihood of y_1..y_t for every t.
 
     Args:
         model: for its prior.
         axes: the grid, a pytree with the prior's structure whose leaves are increasing values.
-        log_likelihood: theta -> T cumulative log-likelihoods.
+        log_likelihood: (theta, *data) -> T cumulative log-likelihoods. The same function with other data of the same
+            shapes is not compiled again.
+        data: arrays that it needs.
         batch_size: grid points evaluated at once.
     """
     leaves, structure = _check_axes(model, axes)
     points = np.stack([g.ravel() for g in np.meshgrid(*leaves, indexing="ij")], axis=-1)
-    priors = jax.tree.leaves(model.prior, is_leaf=is_distribution)
-
-    def log_joint_at(point):
-        theta = jax.tree.unflatten(structure, list(point))
-        log_prior = sum(jnp.sum(d.log_prob(value)) for d, value in zip(priors, point, strict=True))
-        return log_prior + log_likelihood(theta)
-
     with jax.enable_x64(True):
-        evaluate = jax.jit(lambda p: jax.lax.map(log_joint_at, p, batch_size=min(batch_size, len(points))))
-        log_joint = np.asarray(evaluate(points)).T.reshape(-1, *(len(leaf) for leaf in leaves))
+        evaluated = _log_joint(model, log_likelihood, min(batch_size, len(points)), points, data)
+        log_joint = np.asarray(evaluated).T.reshape(-1, *(len(leaf) for leaf in leaves))
     log_joint = np.where(np.isnan(log_joint), -np.inf, log_joint)  # a point at the support's edge has no density
     cells: np.ndarray = np.ones(())
     for i, leaf in enumerate(leaves):
@@ -114,6 +110,19 @@ def posterior(
     total = np.sum(np.exp(log_joint - highest) * cells, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
     log_evidence = highest + np.log(total)
     return GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _log_joint(model, log_likelihood, batch_size, points, data):
+    """Log p(theta) + log p(data up to t | theta) at every point, for every t."""
+    structure: Any
+    priors, structure = jax.tree.flatten(model.prior, is_leaf=is_distribution)
+
+    def at(point):
+        log_prior = sum(jnp.sum(d.log_prob(value)) for d, value in zip(priors, point, strict=True))
+        return log_prior + log_likelihood(structure.unflatten(list(point)), *data)
+
+    return jax.lax.map(at, points, batch_size=batch_size)
 
 
 def axes_around(found: GridPosterior, half_width: float = 6.0, num: int = 25) -> Axes:

@@ -6,6 +6,7 @@ A, a, Q, H, c, R are read off the model at the given theta and input, and may va
 are skipped exactly.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -45,9 +46,12 @@ def kalman(
     model: StateSpaceModel, y: Float[Array, "T *y"], axes: Axes, *, inputs: Any = None, batch_size: int = 64
 ) -> GridPosterior:
     """The exact posterior of theta on a grid, for a model that is linear and Gaussian in its state."""
-    return posterior(
-        model, axes, lambda theta: kalman_log_evidence(model, theta, y, inputs=inputs), batch_size=batch_size
-    )
+    return posterior(model, axes, _likelihood(model), y, inputs, batch_size=batch_size)
+
+
+@lru_cache(maxsize=64)
+def _likelihood(model):
+    return lambda theta, y, inputs: kalman_log_evidence(model, theta, y, inputs=inputs)
 
 
 def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:

@@ -4,6 +4,7 @@ r"""The Gibbs density p(theta | x_0:t) of a known path, term by term: what a par
           + \sum_{s \le t} \log p(x_s \mid x_{s-1}, \theta) \;[\, + \log p(y_s \mid x_s, \theta)\,] + c
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -51,6 +52,9 @@ def known_path(
     model: StateSpaceModel, x: Array, axes: Axes, y: Array | None = None, *, inputs: Any = None, batch_size: int = 64
 ) -> GridPosterior:
     """The Gibbs density of theta on a grid, for a known path x_0..x_T (and its observations)."""
-    return posterior(
-        model, axes, lambda theta: path_log_likelihood(model, theta, x, y, inputs=inputs), batch_size=batch_size
-    )
+    return posterior(model, axes, _likelihood(model), x, y, inputs, batch_size=batch_size)
+
+
+@lru_cache(maxsize=64)
+def _likelihood(model):
+    return lambda theta, x, y, inputs: path_log_likelihood(model, theta, x, y, inputs=inputs)

@@ -10,6 +10,7 @@ vanish at the ends: a Gaussian of standard deviation s needs a spacing of about 
 with the data (`nodes_around`), so that a precise observation needs few of them.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -93,12 +94,12 @@ def quadrature(
     batch_size: int = 32,
 ) -> GridPosterior:
     """The exact posterior of theta on a grid, for any model with a scalar state."""
-    return posterior(
-        model,
-        axes,
-        lambda theta: quadrature_log_evidence(model, theta, y, nodes, inputs=inputs),
-        batch_size=batch_size,
-    )
+    return posterior(model, axes, _likelihood(model), y, nodes, inputs, batch_size=batch_size)
+
+
+@lru_cache(maxsize=64)
+def _likelihood(model):
+    return lambda theta, y, nodes, inputs: quadrature_log_evidence(model, theta, y, nodes, inputs=inputs)
 
 
 def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:

@@ -114,7 +114,7 @@ def exact_unit(case: Case, size: Size) -> Unit:
 def solve(case: Case, y: Any) -> exact.GridPosterior:
     """The exact posterior given y, at every t, on a grid that resolves it from the first observation to the last."""
     with jax.enable_x64(True):
-        model, nodes = case.model(), exact.nodes_around(y, *case.nodes)
+        model, nodes = _double_precision(case.name), exact.nodes_around(y, *case.nodes)
         few_nodes = exact.nodes_around(y, case.nodes[0], case.nodes[1] // 3 + 1)  # enough to find the way
         first, final = case.grid
         axes = {name: np.linspace(*ends, first) for name, ends in case.ranges.items()}
@@ -131,6 +131,12 @@ def solve(case: Case, y: Any) -> exact.GridPosterior:
     if not all(0.6 < found.sd[name][-1] / sd[name] < 1.6 for name in axes):
         raise RuntimeError(f"{case.name}: the grid does not resolve the exact posterior, sd {sd} against {found.sd}")
     return found
+
+
+@cache
+def _double_precision(name: str) -> StateSpaceModel:
+    """The model in double precision: one object, so that its oracle is compiled once for all series."""
+    return CASES[name].model()
 
 
 def focused(low: float, high: float, centre: float, width: float, num: int) -> np.ndarray:

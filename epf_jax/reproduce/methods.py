@@ -160,7 +160,11 @@ def draw_methods(case: Case, size: Size, methods: list[Method], results: dict[st
             if ax.get_subplotspec().is_last_row():
                 ax.set_xlabel("observations t")
     for ax in axes.ravel():
-        ax.set_visible(ax in used)
+        if ax not in used:  # the panel above becomes the last of its column
+            ax.set_visible(False)
+            above = axes[ax.get_subplotspec().rowspan.start - 1, ax.get_subplotspec().colspan.start]
+            above.tick_params(labelbottom=True)
+            above.set_xlabel("observations t")
     handles, labels = used[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0.3 / figure.get_size_inches()[1], 1, 1))

@@ -58,7 +58,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                 "sin",
                 "SIN: posterior of theta over time for the paper's three filters and this library's (blue), the exact "
                 "posterior by quadrature (orange, dashed), and the value that made the data (dotted).",
-                lambda: draw_methods(SIN, size, METHODS, results, {"theta": (-0.7, 1.1)}),
+                lambda: draw_methods(SIN, size, METHODS, results, {"theta": (-0.5, 1.0)}),
             )
         ],
         [score_table(SIN, size, METHODS, results)],
