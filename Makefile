@@ -5,8 +5,10 @@ READY = $(VENV)/.ready
 
 .PHONY: demo test test-all lint format accuracy clean
 
-demo: $(READY)  ## learn theta on the paper's sinusoid, with a progress bar and a picture
+demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.demo
+	$(BIN)/epf reproduce
+	@echo "open results/index.html"
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -1,4 +1,4 @@
-"""Write the README's accuracy table from benchmarks/results: `python -m benchmarks.readme`."""
+"""Write the README's tables from benchmarks/results: `python -m benchmarks.readme`."""
 
 import json
 import pathlib
@@ -6,12 +6,11 @@ import pathlib
 from benchmarks.report import RESULTS
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
-START = "<!-- accuracy table, written by python -m benchmarks.readme -->\n"
-END = "<!-- end of accuracy table -->\n"
+MARKS = "<!-- {0} table, written by python -m benchmarks.readme -->\n", "<!-- end of {0} table -->\n"
 TITLES = {"sinusoid": "SIN", "ar1": "linear AR(1)", "star": "STAR"}
 
 
-def table() -> str:
+def accuracy() -> str:
     """The stored accuracy rows as Markdown."""
     lines = ["| model | filter | precision | parameter | z rms | z max | sdr |", "|---|---|---|---|---|---|---|"]
     for name, title in TITLES.items():
@@ -24,11 +23,23 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def claims() -> str:
+    """The verdicts of the stored full reproduction as Markdown."""
+    stored = json.loads((RESULTS / "reproduce_full.json").read_text())
+    lines = ["| the paper says | verdict | measured |", "|---|---|---|"]
+    for claim in stored["claims"]:
+        cells = (f"{claim['says']} ({claim['where']})", claim["verdict"], claim["evidence"])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def written(text: str) -> str:
-    """The README with the table between its markers."""
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return before + START + table() + END + after
+    """The README with the tables between their markers."""
+    for name, table in (("accuracy", accuracy), ("claims", claims)):
+        start, end = (mark.format(name) for mark in MARKS)
+        before, rest = text.split(start)
+        text = before + start + table() + end + rest.split(end)[1]
+    return text
 
 
 if __name__ == "__main__":

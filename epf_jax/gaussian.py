@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.extend.core import Jaxpr
 from jaxtyping import Array, Float
@@ -208,14 +209,18 @@ def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     """
     if depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others):
         return False
-    with jax.ensure_compile_time_eval():
+    sizes = np.logspace(-1, 2, 8).reshape((8,) + (1,) * example.ndim)
+    steps = jnp.asarray(np.random.default_rng(0).normal(size=(8, *example.shape)) * sizes, example.dtype)
+
+    @jax.jit  # one small program, instead of one for every operation
+    def agrees(example, others):
         value, jacobian = function(example, *others), jax.jacfwd(function)(example, *others)
-        steps = jax.random.normal(jax.random.key(0), (8, *example.shape)) * jnp.logspace(-1, 2, 8).reshape(
-            (8,) + (1,) * example.ndim
-        )
         exact = jax.vmap(lambda step: function(example + step, *others))(steps)
         linear = value + jax.vmap(lambda step: jnp.tensordot(jacobian, step, axes=example.ndim))(steps)
-        agree = jnp.allclose(exact, linear, rtol=1e-3, atol=1e-3)
+        return jnp.allclose(exact, linear, rtol=1e-3, atol=1e-3)
+
+    with jax.ensure_compile_time_eval():
+        agree = agrees(example, others)
     return True if isinstance(agree, jax.core.Tracer) else bool(agree)
 
 

@@ -7,6 +7,7 @@ after the draw is then divided by g.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -107,6 +108,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     return Proposal(distribution, log_weight, look_ahead, name="fully adapted")
 
 
+@lru_cache(maxsize=256)
 def why_not_fully_adapted(model: StateSpaceModel) -> str:
     """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
     if model.shapes.problem is not None:

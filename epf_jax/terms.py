@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
@@ -150,12 +151,15 @@ def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> 
     x_prev, x, _, u = example
     if not gaussian.known_noise:
         return False
-    for key in jax.random.split(jax.random.key(1), 2):  # at x = 0, a product with x would hide what theta does
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            x_prev, x = 2.0 * jax.random.normal(key, (2, *x.shape), x.dtype)
-        if not is_affine(gaussian.mean, z, x_prev, x, u):
-            return False
-    return True
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return is_affine(gaussian.mean, z, x_prev, x, u)
+    # At x = 0, a product with x would hide what theta does: look at states drawn at random.
+    states = jnp.asarray(2.0 * np.random.default_rng(1).normal(size=(2, 2, *x.shape)), x.dtype)
+
+    def means(z, x_prev, x):
+        return jax.vmap(lambda x_prev, x: gaussian.mean(z, x_prev, x, u))(x_prev, x)
+
+    return is_affine(means, z, *states)
 
 
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:

@@ -15,6 +15,7 @@ import epf_jax as epf
 
 N, T = 32, 6
 LEVELS = (0.1, 0.9)
+SIX = ["epf", "epf_taylor_bootstrap", "epf_slice", "storvik", "liu_west_auxiliary", "sir"]
 
 
 @cache
@@ -69,7 +70,7 @@ def test_everything_has_the_precision_asked_for_and_the_structure_of_theta(name,
     assert all(leaf.dtype == jnp.float32 for leaf in single)
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=SIX))
 def test_filters_run_under_jit_and_vmap(name, model_name):
     filter_, y = build(name, model_name)
     keys = jnp.stack([jax.random.key(3), jax.random.key(1)])
@@ -78,7 +79,9 @@ def test_filters_run_under_jit_and_vmap(name, model_name):
     np.testing.assert_allclose(batch[1], whole_run(name, model_name).log_evidence, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["dict"]))
+@pytest.mark.parametrize(
+    ("name", "model_name"), one_model_each(FILTERS, ["dict"], quick_names=["epf", "liu_west_paper"])
+)
 def test_a_series_cut_in_two_gives_the_same_numbers(name, model_name):
     filter_, y = build(name, model_name)
     first = epf.run(jax.random.key(1), filter_, y[:3], levels=LEVELS)
@@ -88,7 +91,7 @@ def test_a_series_cut_in_two_gives_the_same_numbers(name, model_name):
     np.testing.assert_array_equal(whole.log_evidence[3:], second.log_evidence)
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["vector"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["vector"], quick_names=SIX))
 def test_missing_observations_leave_no_trace_of_nan(name, model_name):
     filter_, y = build(name, model_name)
     y = y.at[1, 0].set(jnp.nan).at[3].set(jnp.nan)

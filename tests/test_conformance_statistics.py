@@ -46,7 +46,7 @@ def exact_log_density(model, theta, x, y):
 
 @pytest.mark.parametrize("model_name", MODELS)
 @pytest.mark.parametrize("name", EXACT_WHEN_LINEAR)
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("missing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x64):
     model, x, y, statistic, S = path_and_statistic(name, model_name, missing)
     thetas = model.parameters.sample(jax.random.key(2), 6)

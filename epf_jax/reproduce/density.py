@@ -61,7 +61,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             because="the divergence did not fall faster than exponentially",
         ),
         f"On [-{INTERVAL:g}, {INTERVAL:g}] the proper orders {', '.join(map(str, orders))} give KL "
-        f"{', '.join(f'{v:.0e}' for v in kls)}; log KL falls by {', '.join(f'{-s:.1f}' for s in slopes)} per order. "
+        f"{', '.join(f'{v:.0e}' for v in kls)}; log KL falls by {', '.join(f'{-s:.1f}' for s in slopes[above_rounding])} per order, until rounding. "
         f"Orders {', '.join(str(m) for m, good in zip(ORDERS, proper, strict=True) if not good)} have a positive leading "
         "coefficient: exp(P) has no integral over the real line, and a sampler run there diverges.",
     )

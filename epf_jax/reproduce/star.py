@@ -107,7 +107,10 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
         )
 
     def agrees(method):
-        return all(scores[method.name, p].rms < 0.6 and 0.7 < scores[method.name, p].ratio < 1.4 for p in STAR.truth)
+        return all(scores[method.name, p].rms < 0.5 and 0.75 < scores[method.name, p].ratio < 1.4 for p in STAR.truth)
+
+    def lost(method):
+        return any(scores[method.name, p].median > 2 or scores[method.name, p].ratio < 0.1 for p in STAR.truth)
 
     lw, lit, small, large = METHODS
     inside = all(abs(STAR.truth[p] - exact[p][0]) < 3 * exact[p][1] for p in STAR.truth)
@@ -149,7 +152,9 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                   "; ".join(f"{p}: {first[p][0]:.2f} +- {first[p][1]:.2f} at t = {times(size)[0]}, {exact[p][0]:.2f} +- "
                             f"{exact[p][1]:.2f} at t = {times(size)[-1]}" for p in STAR.truth) + "."),
             Claim("Figure 7(b)", "Liu-West with N = 50000 does not converge at all.",
-                  verdict(not agrees(lw), because="it agreed with the exact posterior"), f"{words(lw)}."),
+                  verdict(not agrees(lw), because="it agreed with the exact posterior",
+                          only_with="" if lost(lw) else "milder words: its posterior is off and too narrow, but not lost"),
+                  f"{words(lw)}."),
             Claim("Figure 7(c)", "The EPF converges quickly to both values with N = 100 and a 9th-order expansion.",
                   verdict(agrees(lit), because=f"{outside:.0%} of the steps lie outside the series' radius of convergence"),
                   f"{words(lit)}. On the true path itself the series gives "

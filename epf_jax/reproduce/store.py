@@ -11,6 +11,7 @@ import os
 import pathlib
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -75,10 +76,10 @@ class Store:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files if name != "about"}
                 about = json.loads(str(file["about"]))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise StoreError(
                 f"{path}: it cannot be read as results of {unit.name} ({error}). It was left as it is; move it away "
                 "and run again, everything else is kept."

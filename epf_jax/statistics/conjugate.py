@@ -13,6 +13,7 @@ off the model (its mean is affine in theta); nothing is written by hand.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -54,6 +55,7 @@ def conjugate(model: StateSpaceModel) -> Statistic:
     theta may enter the transition, the observation (missing components are skipped exactly) or the initial state; x
     may enter in any way. The draw is exact, independent of the previous theta.
     """
+    check_model_learns(model, "conjugate")
     problem = why_not_conjugate(model)
     if problem:
         raise ValueError(f"conjugate: {problem} Use epf.chebyshev(model) or epf.taylor(model, order=...).")
@@ -120,6 +122,7 @@ def linear_gaussian_statistic(
     return Statistic(init, update, log_density, sample, log_target, name=name)
 
 
+@lru_cache(maxsize=256)
 def why_not_conjugate(model: StateSpaceModel) -> str:
     """What keeps `model` from Storvik's recursion, in a sentence; empty when nothing does."""
     problem = why_not_gaussian_prior(model, "conjugate")
