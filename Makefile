@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-all lint format accuracy clean
+.PHONY: demo test test-all lint format full accuracy clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.demo
@@ -24,6 +24,11 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+full: $(READY)  ## the paper on twenty data sets per model; its claims and tables go to benchmarks/results
+	$(BIN)/epf reproduce --full
+	cp results/full/claims.json benchmarks/results/reproduce_full.json
+	$(BIN)/python -m benchmarks.readme
 
 accuracy: $(READY)  ## the accuracy tables of benchmarks/results, 20 data sets each
 	$(BIN)/python -m benchmarks.accuracy

@@ -26,7 +26,9 @@ def accuracy() -> str:
 def claims() -> str:
     """The verdicts of the stored full reproduction as Markdown."""
     stored = json.loads((RESULTS / "reproduce_full.json").read_text())
-    lines = ["| the paper says | verdict | measured |", "|---|---|---|"]
+    size, here = stored["size"], stored["machine"]
+    ran = f"{size['num_series']} data sets per model, T = {size['num_steps']}, {here['device']}, jax {here['jax']}, {here['date']}"
+    lines = [f"From `make full` ({ran}):", "", "| the paper says | verdict | measured |", "|---|---|---|"]
     for claim in stored["claims"]:
         cells = (f"{claim['says']} ({claim['where']})", claim["verdict"], claim["evidence"])
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

@@ -26,9 +26,9 @@ def reproduce_command(
         list[str] | None, typer.Argument(help=f"Which parts of the paper: {', '.join(EXPERIMENTS)}. All by default.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Twenty data sets per model, with error bars.")] = False,
-    output: Annotated[pathlib.Path, typer.Option(help="Folder for the report and its results.")] = pathlib.Path(
-        "results"
-    ),
+    output: Annotated[
+        pathlib.Path | None, typer.Option(help="Folder of the report and its results: results, or results/full.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Observations per series, instead of 1000.", min=10)] = None,
     fewer: Annotated[int, typer.Option(help="Divide every number of particles by this, for a quick look.", min=1)] = 1,
 ) -> None:
@@ -41,9 +41,10 @@ def reproduce_command(
         _fail(f"unknown experiment {', '.join(map(repr, unknown))}. There are: {', '.join(EXPERIMENTS)}.")
     chosen = [EXPERIMENTS[name] for name in (dict.fromkeys(experiments) if experiments else EXPERIMENTS)]
     base = FULL if full else DEMO
+    output = output or pathlib.Path("results/full" if full else "results")
     size = Size(base.name, base.num_series, steps or base.num_steps, fewer)
     try:
-        path = reproduce(chosen, size, output, _progress)
+        path = reproduce(chosen, size, output, _progress, whole=len(chosen) == len(EXPERIMENTS))
     except StoreError as error:
         _fail(str(error))
     except KeyboardInterrupt:

@@ -58,7 +58,10 @@ print(
     f"after {num_steps} observations: filter {results.theta.mean['theta'][-1]:.3f}, exact {exact.mean['theta'][-1]:.3f}"
 )
 print(f"the filter's mean is {abs(float(z)):.2f} exact standard deviations from the exact mean")
-assert abs(float(z)) < 0.5
+# A fully adapted filter with N particles errs by about sd / sqrt(N) times a small factor for the paths that it lost:
+# 0.07 sd at N = 200. Five times that, at every tenth observation, is a wide margin.
+z_t = (results.theta.mean["theta"][9::10] - exact.mean["theta"][9::10]) / exact.sd["theta"][9::10]
+assert jnp.max(jnp.abs(z_t)) < 0.35
 
 # %% [markdown]
 # One observation at a time, the numbers are the same, bit for bit.
@@ -72,4 +75,4 @@ assert float(state.log_evidence) == float(results.log_evidence[4])
 
 # %% [markdown]
 # **Answer.** The band narrows like one over the square root of t once the data outweigh a prior that puts the true value
-# 3.5 standard deviations out, and the filter lies on the exact posterior all along, at a constant cost per observation.
+# 3.5 standard deviations out, and the filter stays on the exact posterior all along, at a constant cost per observation.

@@ -81,11 +81,8 @@ for title in panels:
 # need no convergence at a point. `epf reproduce` goes through all claims of the paper, with verdicts and numbers.
 
 # %%
-assert abs(centres["SIN, Taylor 7 at 0", "exact"] - centres["SIN, Taylor 7 at 0", "statistic"]) < 0.01
-assert (
-    abs(
-        centres["Cauchy, 40 Chebyshev nodes on a box", "exact"]
-        - centres["Cauchy, 40 Chebyshev nodes on a box", "statistic"]
-    )
-    < 0.005
-)
+gap = {title: abs(centres[title, "exact"] - centres[title, "statistic"]) for title in panels}
+# The two that converge agree to less than the grid's own spacing of 0.002; the series is off by many posterior sds.
+assert gap["SIN, Taylor 7 at 0"] < 0.002
+assert gap["Cauchy, 40 Chebyshev nodes on a box"] < 0.002
+assert gap["Cauchy, the paper's series to v^10"] > 0.1

@@ -208,3 +208,54 @@ def test_scale_mixture_and_its_draws_of_theta_leave_the_exact_gibbs_density_inva
     mean, sd = truth.mean["a"][-1], truth.sd["a"][-1]
     assert abs(float(drawn.mean()) - mean) < 4 * sd / 45
     assert abs(float(drawn.std()) - sd) < 4 * sd / 63
+
+
+def heavy_tailed(transition, observation):
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.3, 0.4)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=transition,
+        observation=observation,
+    )
+
+
+def test_scale_mixture_learns_from_heavy_tailed_transitions_and_observations_with_gaps():
+    # Standard error of the filter's mean at N = 4000 with a bootstrap proposal over 30 steps: a few hundredths of an sd.
+    model = heavy_tailed(
+        lambda theta, x, u: dist.Cauchy(theta["a"] * x, 0.5),
+        lambda theta, x, u: dist.StudentT(4.0, x + theta["a"], 0.5),
+    )
+    _, y = epf.simulate(jax.random.key(1), model, {"a": 0.5}, 30)
+    y = y.at[7].set(jnp.nan)
+    grid = {"a": np.linspace(-1.2, 1.8, 61)}
+    reach = float(jnp.nanmax(jnp.abs(y))) + 30.0
+    truth = exact.quadrature(model, y, grid, np.linspace(-reach, reach, int(8 * reach)))
+    filter_ = epf.extended_parameter_filter(model, 4000, statistic=epf.scale_mixture(model))
+    results = epf.run(jax.random.key(2), filter_, y, levels=())
+    mean, sd = truth.mean["a"][-1], truth.sd["a"][-1]
+    assert abs(float(results.theta.mean["a"][-1]) - mean) < 0.3 * sd
+    assert 0.75 < float(results.theta.sd["a"][-1]) / sd < 1.33
+
+
+def test_a_precision_that_rounds_to_zero_leaves_the_statistic_whole(monkeypatch):
+    model = epf.models.cauchy_ar1()
+    statistic = epf.scale_mixture(model)
+    monkeypatch.setattr(jax.random, "exponential", lambda key, shape, dtype: jnp.zeros(shape, dtype))
+    S = statistic.update(jax.random.key(0), statistic.init(), {"a": jnp.asarray(0.5)}, 3e4, -2e4, 0.0, 1)
+    assert np.all(np.isfinite(S.m))
+    np.testing.assert_allclose(S.C, statistic.init().C, rtol=1e-3)  # such a step says nothing of theta
+
+
+@pytest.mark.parametrize(
+    ("transition", "message"),
+    [
+        (lambda theta, x, u: dist.StudentT(3.0 + theta["a"] ** 2, theta["a"] * x, 1.0), "degrees of freedom"),
+        (lambda theta, x, u: dist.Cauchy(jnp.sin(theta["a"] * x), 1.0), "not linear"),
+        (lambda theta, x, u: dist.Cauchy(x, jnp.exp(theta["a"])), "noise"),
+        (lambda theta, x, u: dist.Laplace(theta["a"] * x, 1.0), "not Gaussian"),
+    ],
+)
+def test_scale_mixture_refuses_what_it_cannot_do_and_says_why(transition, message):
+    model = heavy_tailed(transition, lambda theta, x, u: dist.Normal(x, 1.0))
+    with pytest.raises(ValueError, match=rf"scale_mixture: .*{message}.*epf\.chebyshev"):
+        epf.scale_mixture(model)

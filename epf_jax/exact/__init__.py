@@ -1,6 +1,6 @@
 """Oracles: the exact answers that filters are judged by."""
 
-from epf_jax.exact.grid import GridPosterior, axes_around, kl, posterior
+from epf_jax.exact.grid import GridPosterior, axes_around, grid_moments, kl, posterior
 from epf_jax.exact.kalman import kalman, kalman_log_evidence
 from epf_jax.exact.known_path import known_path, path_log_likelihood
 from epf_jax.exact.quadrature import nodes_around, quadrature, quadrature_log_evidence
@@ -8,6 +8,7 @@ from epf_jax.exact.quadrature import nodes_around, quadrature, quadrature_log_ev
 __all__ = [
     "GridPosterior",
     "axes_around",
+    "grid_moments",
     "kalman",
     "kalman_log_evidence",
     "kl",

@@ -134,6 +134,13 @@ def axes_around(found: GridPosterior, half_width: float = 6.0, num: int = 25) ->
     )
 
 
+def grid_moments(axis: Float[np.ndarray, " n"], log_density: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Mean and sd of a log-density on a grid, up to a constant; where it is NaN it has no mass."""
+    density = np.nan_to_num(np.exp(log_density - np.nanmax(log_density)))
+    mean, sd = _moments(np.asarray(axis, float), density[None])
+    return float(mean[0]), float(sd[0])
+
+
 def kl(log_p: Float[np.ndarray, " n"], log_q: Float[np.ndarray, " n"], grid: Float[np.ndarray, " n"]) -> float:
     """KL(p, q) on the interval that `grid` spans, both densities normalised there first.
 

@@ -114,9 +114,16 @@ def score_rows(case: Case, size: Size, methods: list[Method], results: dict[str,
                     "distinct values left": int(np.median(found[f"distinct_{name}"])),
                     "seconds": f"{float(found['seconds']):.2f}",
                     "compile s": f"{float(found['seconds_compile']):.1f}",
+                    **_trouble(found),
                 }
             )
     return rows
+
+
+def _trouble(found: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Steps at which every weight was zero, and densities of theta that were NaN, where there were any."""
+    counts = {"collapsed steps": found["num_collapsed"], "NaN densities": found["num_bad_densities"]}
+    return {name: int(np.sum(values)) for name, values in counts.items() if np.any(values)}
 
 
 def score_table(case: Case, size: Size, methods: list[Method], results: dict[str, Stored]) -> Table:
@@ -125,8 +132,9 @@ def score_table(case: Case, size: Size, methods: list[Method], results: dict[str
     return Table(
         f"{case.title}: against the exact posterior at T = {size.num_steps}, {sets}",
         score_rows(case, size, methods, results),
-        "z = (filter mean - exact mean) / exact sd; sdr = filter sd / exact sd. 0 and 1 are right. Seconds are for one "
-        "series, compilation apart.",
+        "z = (filter mean - exact mean) / exact sd; sdr = filter sd / exact sd. 0 and 1 are right. Seconds are per series"
+        + (f", in a batch of {size.num_series}" if size.num_series > 1 else "")
+        + ", compilation apart.",
     )
 
 

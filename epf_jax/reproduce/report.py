@@ -6,10 +6,10 @@ import io
 import pathlib
 from typing import Any
 
-from epf_jax.reproduce.cases import Size
+from epf_jax.reproduce.cases import DEMO, FULL, Size
 from epf_jax.reproduce.claims import Claim, Experiment, Section, Table
 from epf_jax.reproduce.machine import machine
-from epf_jax.reproduce.store import Stored
+from epf_jax.reproduce.store import Stored, StoreError, write_atomically
 
 _MARKS = {"yes": "&#10003;", "partly": "&#8776;", "no": "&#10007;"}
 _STYLE = """
@@ -42,16 +42,28 @@ nav a { margin-right: 1rem; white-space: nowrap; }
 """
 
 
+def prepare(output: pathlib.Path) -> None:
+    """Refuse now what would fail once all the work is done: no matplotlib, a folder that cannot be made."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise StoreError('the report needs matplotlib: pip install "epf_jax[plots]". Nothing was computed.') from error
+    mpl.use("Agg")
+    try:
+        (output / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"--output: cannot make {output / 'figures'} ({error}). Nothing was computed.") from error
+
+
 def write_report(
-    output: pathlib.Path,
+    path: pathlib.Path,
     size: Size,
     sections: list[tuple[Experiment, Section]],
     results: dict[str, Stored],
     seconds: float,
 ) -> pathlib.Path:
-    """Draw every figure (also kept as PNG files), and write `index.html`."""
-    figures = output / "figures"
-    figures.mkdir(exist_ok=True)
+    """Draw every figure (also kept as PNG files), and write the page, `index.html` if it holds every experiment."""
+    figures = path.parent / "figures"
     parts = [_head(size, sections, results, seconds)]
     for experiment, section in sections:
         parts.append(_section(experiment, section, figures))
@@ -63,8 +75,7 @@ def write_report(
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
-    path = output / "index.html"
-    path.write_text(page)
+    write_atomically(path, page)
     return path
 
 
@@ -72,6 +83,15 @@ def _head(size, sections, results, seconds) -> str:
     claims = [(experiment, claim) for experiment, section in sections for claim in section.claims]
     counts = {kind: sum(claim.kind == kind for _, claim in claims) for kind in _MARKS}
     here = machine()
+    processors = " and ".join(sorted({stored.about["processor"] for stored in results.values()}))
+    reduced = (
+        ""
+        if size in (DEMO, FULL)
+        else (
+            f"<p><strong>Reduced size:</strong> T = {size.num_steps}, numbers of particles divided by {size.divide}. The verdicts "
+            "are about these settings, not the paper's.</p>"
+        )
+    )
     computed = sum(stored.about["seconds"] for stored in results.values())
     rows = "".join(
         f"<tr><td class='{claim.kind}'>{_text(claim.where)}</td><td>{_text(claim.says)}</td>"
@@ -79,22 +99,23 @@ def _head(size, sections, results, seconds) -> str:
         f"<a href='#{experiment.name}'>{_text(claim.verdict)}</a></td></tr>"
         for experiment, claim in claims
     )
+    league = _league(sections)
     sets = "one data set per model" if size.num_series == 1 else f"{size.num_series} data sets per model"
     return (
         "<h1>The extended parameter filter, reproduced</h1>"
         "<p>Every experiment of Erol, Li, Ramsundar and Russell, <em>The Extended Parameter Filter</em> (ICML 2013), run "
         "again with <code>epf_jax</code> and judged against exact posteriors, which the paper did not have. Each verdict "
-        "rests on numbers of this very run.</p>"
+        "rests on numbers of this run.</p>" + reduced +
         f"<p><strong>{len(claims)} claims: {counts['yes']} reproduce, {counts['partly']} only with a condition, "
         f"{counts['no']} do not.</strong> This run: {sets}, T = {size.num_steps}; {_text(here['device'])} device, "
-        f"{_text(here['processor'])}, {here['cores']} cores, Python {here['python']}, jax {here['jax']}, {here['date']}; "
+        f"{_text(processors)}, {here['cores']} cores, Python {here['python']}, jax {here['jax']}, {here['date']}; "
         f"{computed:.0f} s of work in all, {seconds:.0f} s just now"
         + ("" if size.num_series > 1 else ". One data set is one draw: <code>epf reproduce --full</code> runs twenty, with "
            "error bars") + ".</p>"
         "<nav>" + "".join(f"<a href='#{e.name}'>{_text(e.title)}</a>" for e, _ in sections)
-        + "<a href='#league'>League table</a></nav>"
+        + ("<a href='#league'>League table</a>" if league else "") + "</nav>"
         "<h3>Claims and verdicts</h3><div class='scroll'><table class='claims'><thead><tr><th>where</th><th>the paper says</th>"
-        f"<th>verdict</th></tr></thead><tbody>{rows}</tbody></table></div>" + _league(sections)
+        f"<th>verdict</th></tr></thead><tbody>{rows}</tbody></table></div>" + league
     )  # fmt: skip
 
 
@@ -105,8 +126,8 @@ def _league(sections) -> str:
         return ""
     note = (
         "All methods on all models, at the last observation, against the exact posterior: z = (filter mean - exact mean) / "
-        "exact sd, sdr = filter sd / exact sd; 0 and 1 are right. Seconds are for one series on this machine, compilation "
-        "apart."
+        "exact sd, sdr = filter sd / exact sd; 0 and 1 are right. Seconds are per series, in a batch of all of a model's series, "
+        "compilation apart."
     )
     return f"<h2 id='league'>League table</h2>{_table(Table('', rows, note))}"
 
@@ -127,16 +148,13 @@ def _section(experiment: Experiment, section: Section, folder: pathlib.Path) -> 
 
 
 def _picture(figure: Any, folder: pathlib.Path) -> str:
-    import matplotlib
-
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     drawn = figure.draw()
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=110)
     plt.close(drawn)
-    (folder / f"{figure.name}.png").write_bytes(buffer.getvalue())
+    write_atomically(folder / f"{figure.name}.png", buffer.getvalue())
     return base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -9,21 +9,30 @@ from typing import Any
 from epf_jax.reproduce.cases import Size
 from epf_jax.reproduce.claims import Experiment, Section
 from epf_jax.reproduce.machine import machine
-from epf_jax.reproduce.report import write_report
-from epf_jax.reproduce.store import Store, Stored, Unit
+from epf_jax.reproduce.report import prepare, write_report
+from epf_jax.reproduce.store import Store, Stored, Unit, write_atomically
 
 Progress = Callable[[list[Unit]], Iterable[Unit]]
 
 
 def reproduce(
-    experiments: Iterable[Experiment], size: Size, output: pathlib.Path, progress: Progress = lambda units: units
+    experiments: Iterable[Experiment],
+    size: Size,
+    output: pathlib.Path,
+    progress: Progress = lambda units: units,
+    *,
+    whole: bool = True,
 ) -> pathlib.Path:
-    """Run what has not been run yet, and write `output/index.html` and `output/claims.json`.
+    """Run what has not been run yet, and write the report and, as JSON, its claims and tables.
+
+    With all experiments these are `index.html` and `claims.json`; with some, their names are added, so that a part never
+    replaces the whole.
 
     Args:
         experiments: which parts of the paper.
         size: `DEMO`, `FULL`, or one of your own.
         output: the folder for the report; results are kept in its folder `data`.
+        whole: whether these are all experiments.
         progress: wraps the list of units still to do, to show how far it has come.
 
     Returns:
@@ -31,6 +40,7 @@ def reproduce(
     """
     experiments = list(experiments)
     store = Store(output / "data")
+    prepare(output)
     start = time.perf_counter()
     work = {unit.name: unit for experiment in experiments for unit in experiment.units(size)}
     results: dict[str, Stored] = {}
@@ -42,8 +52,9 @@ def reproduce(
         results[unit.name] = store.compute(unit)
     sections = [(experiment, experiment.present(size, results)) for experiment in experiments]
     seconds = time.perf_counter() - start
-    _write_summary(output / "claims.json", size, sections, results)
-    return write_report(output, size, sections, results, seconds)
+    part = "" if whole else "-" + "-".join(experiment.name for experiment in experiments)
+    _write_summary(output / f"claims{part}.json", size, sections, results)
+    return write_report(output / f"index{part}.html", size, sections, results, seconds)
 
 
 def _write_summary(
@@ -57,4 +68,4 @@ def _write_summary(
         "tables": [{"experiment": e.name, **table._asdict()} for e, section in sections for table in section.tables],
         "work": {name: {"seconds": round(stored.about["seconds"], 2)} for name, stored in results.items()},
     }
-    path.write_text(json.dumps(summary, indent=1) + "\n")
+    write_atomically(path, json.dumps(summary, indent=1) + "\n")

@@ -6,12 +6,12 @@ ever overwritten by something else.
 """
 
 import hashlib
+import io
 import json
 import os
 import pathlib
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -67,7 +67,7 @@ class Store:
 
     def path(self, unit: Unit) -> pathlib.Path:
         """Where the unit's results are, or will be."""
-        written = json.dumps([unit.settings, code_fingerprint()], sort_keys=True)
+        written = json.dumps([unit.settings, code_fingerprint(), _platform()], sort_keys=True)
         return self.folder / f"{unit.name}-{hashlib.sha256(written.encode()).hexdigest()[:10]}.npz"
 
     def load(self, unit: Unit) -> Stored | None:
@@ -79,14 +79,15 @@ class Store:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files if name != "about"}
                 about = json.loads(str(file["about"]))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                settings = about["settings"]
+        except Exception as error:  # whatever a damaged file may raise: zlib, zipfile, json, numpy, the system
             raise StoreError(
                 f"{path}: it cannot be read as results of {unit.name} ({error}). It was left as it is; move it away "
                 "and run again, everything else is kept."
             ) from error
-        if about["settings"] != json.loads(json.dumps(unit.settings)):
+        if settings != json.loads(json.dumps(unit.settings)):
             raise StoreError(
-                f"{path}: it holds results of other settings, {about['settings']}, where {unit.settings} were "
+                f"{path}: it holds results of other settings, {settings}, where {unit.settings} were "
                 "expected. It was left as it is; move it away or choose another --output, everything else is kept."
             )
         return Stored(arrays, about)
@@ -96,16 +97,32 @@ class Store:
         start = time.perf_counter()
         arrays = {name: np.asarray(value) for name, value in unit.compute().items()}
         about = {"settings": unit.settings, "seconds": time.perf_counter() - start, **machine()}
-        path = self.path(unit)
-        descriptor, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez_compressed(file, **{**arrays, "about": np.array(json.dumps(about))})  # type: ignore[arg-type]
-            os.replace(temporary, path)
-        except BaseException:
-            pathlib.Path(temporary).unlink(missing_ok=True)
-            raise
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **{**arrays, "about": np.array(json.dumps(about))})  # type: ignore[arg-type]
+        write_atomically(self.path(unit), buffer.getvalue())
         return Stored(arrays, json.loads(json.dumps(about)))
+
+
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+    """Write a file whole or not at all."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be written ({error.strerror or error}). Results are kept in data/; the same command goes on "
+            "from there."
+        ) from error
+
+
+def _platform() -> list[str]:
+    """What else numbers and seconds depend on."""
+    here = machine()
+    return [here[name] for name in ("device", "jax", "numpyro")]
 
 
 @cache

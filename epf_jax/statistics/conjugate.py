@@ -1,4 +1,4 @@
-r"""Storvik's Gaussian system process: the Kalman filter in parameter space (Storvik 2002; Erol et al. 2013, eq. 2).
+r"""Storvik's Gaussian system process: a Kalman filter in parameter space (Storvik 2002; Erol et al. 2013, appendix A).
 
 For :math:`v_t = F_t^T \theta + b_t + \epsilon_t`, :math:`\epsilon_t \sim N(0, Q_t)`, and a Gaussian prior,
 :math:`\theta \mid x_{0:t} \sim N(m_t, C_t)` with

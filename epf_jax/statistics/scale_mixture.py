@@ -7,8 +7,12 @@ A Student variable of :math:`\nu` degrees of freedom (Cauchy: :math:`\nu = 1`) i
 
 Each particle draws :math:`\lambda_t` from its conditional at its own theta and counts it as part of its path. Given
 the path, theta is Gaussian again, with the recursion of `conjugate` at noise :math:`s/\sqrt{\lambda_t}`: for an
-autoregression, the sums of :math:`\lambda_t x_{t-1}^2` and :math:`\lambda_t x_t x_{t-1}`. Nothing is approximated.
-Erol et al. (2013), section 5.2, hold that no sufficient statistics exist for this model; without lambda, none do.
+autoregression, the sums of :math:`\lambda_t x_{t-1}^2` and :math:`\lambda_t x_t x_{t-1}`. Erol et al. (2013), section
+5.2, hold that no sufficient statistics exist for this model; without lambda, none do.
+
+The density is exact, the filter is not for free: each lambda is drawn once, at the theta that its particle had then,
+and stays. Where a jump narrows the posterior at one stroke, early lambdas hold theta back, and `chebyshev`, which needs
+none, is closer to the truth at the same number of particles (`benchmarks/results/reproduce_full.json`).
 """
 
 from functools import partial
@@ -75,6 +79,8 @@ def _part(term: Term, model: StateSpaceModel, terms: Terms) -> LinearPart:
             drawn = jax.random.exponential(key, residual.shape, residual.dtype)
         else:
             drawn = jax.random.gamma(key, (degrees + 1) / 2, residual.shape, residual.dtype)
+        # A draw may round to 0, and an infinite noise would spoil the recursion: one of 1e-10 is as good as none.
+        drawn = jnp.maximum(drawn, 1e-10)
         return jnp.where(jnp.isnan(residual), 1.0, jnp.sqrt((degrees + residual**2) / (2 * drawn)))
 
     return linear_part(_core(term), model, terms, inflate)
