@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 
 SIN = Case("sin", "SIN", models.sinusoid, {"theta": 0.7}, 10, {"theta": (-1.0, 1.3)}, (0.8, 25), (33, 81))
-CAUCHY = Case("cauchy", "Cauchy AR(1)", models.cauchy_ar1, {"a": 0.7}, 21, {"a": (-0.9, 1.2)}, (55.0, 145), (15, 49))
+CAUCHY = Case("cauchy", "Cauchy AR(1)", models.cauchy_ar1, {"a": 0.7}, 21, {"a": (-0.9, 1.2)}, (55.0, 145), (15, 65))
 STAR = Case(
     "star",
     "STAR",
