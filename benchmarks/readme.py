@@ -27,7 +27,8 @@ def claims() -> str:
     """The verdicts of the stored full reproduction as Markdown."""
     stored = json.loads((RESULTS / "reproduce_full.json").read_text())
     size, here = stored["size"], stored["machine"]
-    ran = f"{size['num_series']} data sets per model, T = {size['num_steps']}, {here['device']}, jax {here['jax']}, {here['date']}"
+    ran = f"{size['num_series']} data sets per model, T = {size['num_steps']}; {here['device']}, jax {here['jax']}, "
+    ran += here["date"]
     lines = [f"From `make full` ({ran}):", "", "| the paper says | verdict | measured |", "|---|---|---|"]
     for claim in stored["claims"]:
         cells = (f"{claim['says']} ({claim['where']})", claim["verdict"], claim["evidence"])

@@ -40,7 +40,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, always=["epf"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, always=["epf"], quick_names=SIX))
 def test_stepping_equals_running_bit_for_bit_with_one_compilation(name, model_name):
     filter_, y = build(name, model_name)
     results = whole_run(name, model_name)
@@ -55,7 +55,7 @@ def test_stepping_equals_running_bit_for_bit_with_one_compilation(name, model_na
     assert np.all(np.isfinite(results.log_evidence))
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=SIX))
 def test_everything_has_the_precision_asked_for_and_the_structure_of_theta(name, model_name, x64):
     filter_, y = build(name, model_name, "float64")
     results = epf.run(jax.random.key(1), filter_, y, levels=())
@@ -102,7 +102,7 @@ def test_missing_observations_leave_no_trace_of_nan(name, model_name):
     np.testing.assert_allclose(results.log_evidence[3], results.log_evidence[2], atol=1e-5)  # no data, no evidence
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["scalar"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, ["scalar"], quick_names=SIX))
 def test_particles_survive_a_step_of_zero_weights(name, model_name):
     filter_, y = build(name, model_name)
     with pytest.warns(RuntimeWarning, match=r"zero weight at 1 step \(first at t = 3"):
