@@ -5,7 +5,8 @@ copy of particle `ancestors[i]`. Every scheme here is unbiased: the expected num
 `when_ess_below` wraps a scheme and also reports whether it resampled: `(ancestors, resampled)`.
 
 Multinomial, stratified and systematic resampling read the inverse of the weights' distribution function at N
-positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005).
+positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005). With one position in
+each of N strata the inverse takes O(N), without a search.
 """
 
 import dataclasses
@@ -31,14 +32,12 @@ def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors
 
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One independent position in each of N strata (Kitagawa 1996)."""
-    n = log_weights.shape[0]
-    return _inverse_cdf(log_weights, (jnp.arange(n) + 1.0 - jax.random.uniform(key, (n,))) / n)
+    return _one_per_stratum(log_weights, jax.random.uniform(key, log_weights.shape, log_weights.dtype))
 
 
 def systematic(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One position shared by all N strata (Carpenter, Clifford and Fearnhead 1999)."""
-    n = log_weights.shape[0]
-    return _inverse_cdf(log_weights, (jnp.arange(n) + 1.0 - jax.random.uniform(key)) / n)
+    return _one_per_stratum(log_weights, jax.random.uniform(key, dtype=log_weights.dtype))
 
 
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
@@ -148,6 +147,35 @@ def _is_share(fraction: Any) -> bool:
         return bool(0.0 <= fraction <= 1.0)
     except TypeError:
         return False
+
+
+def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
+    """The ancestors of positions (j + 1 - u_j) / N, j = 0..N-1, u one number or one each in [0, 1).
+
+    Read the other way round, in O(N): particle i and those before it have m_i = floor(N c_i + u) offspring, c_i the
+    cumulative weight, so that the ancestor of offspring j is the number of particles with m_i <= j: a histogram of m
+    and its running sum. Weights are summed as whole numbers, 2^31 in all, since a running sum of a million small floats
+    drifts; a weight below 2^-31 of the total counts as zero.
+    """
+    n = log_weights.shape[0]
+    w = jnp.exp(log_weights - jnp.max(log_weights))
+    whole, bits = (jnp.int64, 62) if w.dtype == jnp.float64 else (jnp.int32, 31)
+    # Half the range is left free: rounding of the total must not make the last sums overflow.
+    counts = _running_sum((w * (2.0 ** (bits - 1) / jnp.sum(w))).astype(whole))
+    reached = counts.astype(w.dtype) / counts[-1].astype(w.dtype) * n
+    stratum = jnp.floor(reached)
+    shift = u if u.ndim == 0 else u[jnp.minimum(stratum.astype(jnp.int32), n - 1)]
+    m = jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
+    return jnp.minimum(_running_sum(jnp.zeros(n, jnp.int32).at[m].add(1, mode="drop")), n - 1)
+
+
+def _running_sum(x: Array) -> Array:
+    """Cumulative sum of whole numbers. On a CPU one loop over the elements is faster than XLA's parallel scan."""
+
+    def one_by_one(x):
+        return jax.lax.scan(lambda total, x: (total + x, total + x), jnp.zeros((), x.dtype), x, unroll=8)[1]
+
+    return jax.lax.platform_dependent(x, cpu=one_by_one, default=jnp.cumsum)
 
 
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"]) -> Ancestors:

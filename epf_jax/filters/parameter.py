@@ -193,6 +193,8 @@ def _redraw(key, statistic, coordinates, S, theta, before):
         return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
     z = jax.vmap(coordinates.to_vector)(before.theta)
     spread = population(z, before.log_weights, _POPULATION_FLOOR * coordinates.scale)
+    if statistic.sample_all is not None:
+        return statistic.sample_all(key, S, theta, spread)
     keys = jax.random.split(key, z.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
 

@@ -241,7 +241,7 @@ def _draw_data(why: Arrays) -> Any:
     means = [grid_moments(GRID, why[key])[0] for key in ("log_p", "log_q")]
     spread = max(abs(means[0] - means[1]), 0.02)
     right.set_xlim(min(*means, 0.7) - spread, max(*means, 0.7) + spread)
-    right.legend(frameon=False, fontsize=9, loc="upper center")
+    right.legend(frameon=False, fontsize=9, loc="upper right")
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

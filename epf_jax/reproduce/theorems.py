@@ -277,7 +277,8 @@ def _draw_cost(times: tuple[int, ...], cost: Arrays) -> Any:
     for key, colour, label in curves:
         ax.plot(times, cost[key], "o-", color=colour, label=label)
         for t, v in zip(times, cost[key], strict=True):
-            ax.annotate(f"{v:.0f}", (t, v), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=9)
+            place = {"xytext": (0, 7 if key == "path" else -15), "textcoords": "offset points"}
+            ax.annotate(f"{v:.0f}", (t, v), ha="center", fontsize=9, **place)
     ax.set(
         xlabel="observation t",
         ylabel="microseconds per observation",

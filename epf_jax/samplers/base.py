@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.weights import Population
 
@@ -42,11 +43,32 @@ class Sampler(NamedTuple):
             default theta itself, and one).
         max_dim: the most parameters that it can handle, or None.
         name: for messages.
+        draw: `draw(key, shape, dtype)`, the random numbers of a step for theta of the given shape, (P,) or (N, P). With
+            it, one draw serves all particles, which is several times cheaper than a key for each.
+        move: `move(numbers, theta, log_density, population)`, the step given its random numbers.
     """
 
     step: Callable[..., tuple[Float[Array, " P"], SampleInfo]]
     name: str
     max_dim: int | None = None
+    draw: Callable[..., Any] | None = None
+    move: Callable[..., tuple[Float[Array, " P"], SampleInfo]] | None = None
+
+
+def each_particle(
+    sampler: Sampler,
+    key: PRNGKeyArray,
+    theta: Float[Array, "N P"],
+    S: Any,
+    log_target: Callable,
+    population: Population,
+) -> tuple[Float[Array, "N P"], SampleInfo]:
+    """One step of the sampler for every particle, whose density is `log_target` of its own S."""
+    if sampler.draw is None or sampler.move is None:
+        keys = jax.random.split(key, theta.shape[0])
+        return jax.vmap(lambda key, z, S: sampler.step(key, z, log_target(S), population))(keys, theta, S)
+    move, numbers = sampler.move, sampler.draw(key, theta.shape, theta.dtype)
+    return jax.vmap(lambda numbers, z, S: move(numbers, z, log_target(S), population))(numbers, theta, S)
 
 
 def per_coordinate(name: str, value: Any, theta: Float[Array, " P"]) -> Float[Array, " P"]:

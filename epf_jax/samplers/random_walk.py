@@ -26,21 +26,29 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
     if step_size is not None:
         check_positive("step_size", step_size, "positive standard deviations, or None to scale by the population")
 
+    def draw(key, shape, dtype):
+        key_move, key_accept = jax.random.split(key)
+        *batch, dim = shape
+        directions = jax.random.normal(key_move, (*batch, num_steps, dim), dtype)
+        return directions, -jax.random.exponential(key_accept, (*batch, num_steps), dtype)
+
     def step(key, theta, log_density, population=None):
         population = unit_population(theta) if population is None else population
+        return move(draw(key, theta.shape, theta.dtype), theta, log_density, population)
+
+    def move(numbers, theta, log_density, population):
         dim = theta.shape[0]
         if step_size is None:
             scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))
         else:
             scale_tril = jnp.diag(per_coordinate("step_size", step_size, theta))
-        key_move, key_accept = jax.random.split(key)
-        moves = jax.random.normal(key_move, (num_steps, dim), theta.dtype) @ scale_tril.T
-        log_uniforms = -jax.random.exponential(key_accept, (num_steps,), theta.dtype)
+        directions, log_uniforms = numbers
+        moves = directions @ scale_tril.T
 
         def metropolis(carry, draws):
             z, log_p = carry
-            move, log_uniform = draws
-            z_new = z + move
+            by, log_uniform = draws
+            z_new = z + by
             log_p_new = log_density(z_new)
             # A NaN compares as False: a density that cannot be evaluated is never moved to. A particle that stands
             # where its density is NaN or zero leaves for any place with positive density.
@@ -52,4 +60,4 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         (theta, _), (accepted, bad) = jax.lax.scan(metropolis, start, (moves, log_uniforms), unroll=min(num_steps, 4))
         return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype), jnp.sum(bad))
 
-    return Sampler(step, "random_walk")
+    return Sampler(step, "random_walk", draw=draw, move=move)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
-from epf_jax.samplers import LogDensity, Sampler, random_walk
+from epf_jax.samplers import LogDensity, Sampler, each_particle, random_walk
 from epf_jax.weights import Population
 
 
@@ -31,6 +31,8 @@ class Statistic(NamedTuple):
             what samplers see. What it takes to read S is done once, however often the function is called.
         adapt: `adapt(S, log_weights, t) -> S` on the statistics of all particles together, after each update; None for
             statistics that need no such care.
+        sample_all: `sample_all(key, S, theta, population)`, `sample` for all particles at once, where one batch of
+            random numbers serves better than a key for each; None to have `sample` vmapped.
         moves: whether theta is ever redrawn.
         name: for descriptions.
     """
@@ -41,6 +43,7 @@ class Statistic(NamedTuple):
     sample: Callable[..., Any]
     log_target: Callable[[Any], LogDensity]
     adapt: Callable[[Any, Any, Any], Any] | None = None
+    sample_all: Callable[..., Any] | None = None
     moves: bool = True
     name: str = "of your own"
 
@@ -93,7 +96,12 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         z, info = sampler.step(key, z, statistic.log_target(S), population)
         return coordinates.to_theta(z), info
 
-    return statistic._replace(sample=sample)
+    def sample_all(key, S, theta, population):
+        z = jax.vmap(coordinates.to_vector)(theta)
+        z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
+        return jax.vmap(coordinates.to_theta)(z), info
+
+    return statistic._replace(sample=sample, sample_all=sample_all)
 
 
 def statistic_of_path(

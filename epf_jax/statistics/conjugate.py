@@ -119,7 +119,12 @@ def linear_gaussian_statistic(
         noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)
         return coordinates.to_theta(S.m + cholesky(S.C) @ noise), exact_draw(S.m.dtype)
 
-    return Statistic(init, update, log_density, sample, log_target, name=name)
+    def sample_all(key, S, theta, population):
+        noise = jax.random.normal(key, S.m.shape, S.m.dtype)
+        z = jax.vmap(lambda S, e: S.m + cholesky(S.C) @ e)(S, noise)
+        return jax.vmap(coordinates.to_theta)(z), exact_draw(S.m.dtype)
+
+    return Statistic(init, update, log_density, sample, log_target, sample_all=sample_all, name=name)
 
 
 @lru_cache(maxsize=256)
