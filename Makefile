@@ -8,7 +8,6 @@ READY = $(VENV)/.ready
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.demo
 	$(BIN)/epf reproduce
-	@echo "open results/index.html"
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -8,16 +8,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from epf_jax._version import __version__
 from epf_jax.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
 from epf_jax.reproduce.store import Unit
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Static parameters of state-space models, online.")
+app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
 console = Console()
 
 
-@app.callback()
-def _main() -> None:
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     """Static parameters of state-space models, learned online."""
+    if version:
+        console.print(f"epf_jax {__version__}", highlight=False)
+    elif context.invoked_subcommand is None:
+        console.print(context.get_help())
 
 
 @app.command("reproduce")
@@ -44,7 +51,7 @@ def reproduce_command(
     output = output or pathlib.Path("results/full" if full else "results")
     size = Size(base.name, base.num_series, steps or base.num_steps, fewer)
     try:
-        path = reproduce(chosen, size, output, _progress, whole=len(chosen) == len(EXPERIMENTS))
+        path = reproduce(chosen, size, output, _progress, note=console.print, whole=len(chosen) == len(EXPERIMENTS))
     except StoreError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -55,7 +62,6 @@ def reproduce_command(
 def _progress(units: list[Unit]) -> Iterator[Unit]:
     """The units in turn, under a progress bar that names the one being computed."""
     if not units:
-        console.print("all results are there already; writing the report")
         return
     columns = (
         SpinnerColumn(),

@@ -63,6 +63,13 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
     fraction: float
     scheme: Resampler = systematic
 
+    def __post_init__(self):
+        if not _is_share(self.fraction):
+            raise ValueError(
+                "when_ess_below: fraction is a share of the number of particles, expected 0 to 1, got "
+                f"{self.fraction!r}."
+            )
+
     def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> tuple[Ancestors, Bool[Array, ""]]:
         """Ancestors, and whether the scheme was asked for them."""
         n = log_weights.shape[0]
@@ -123,11 +130,6 @@ def check_resampler(resample: Any, num_particles: int) -> None:
     if not callable(resample) or resample is when_ess_below:
         raise TypeError(f"{expected}.")
     if isinstance(resample, when_ess_below):
-        if not _is_share(resample.fraction):
-            raise ValueError(
-                f"when_ess_below: fraction is a share of the number of particles, expected 0 to 1, "
-                f"got {resample.fraction!r}."
-            )
         check_resampler(resample.scheme, num_particles)
         return
     try:

@@ -45,7 +45,15 @@ def kalman_log_evidence(
 def kalman(
     model: StateSpaceModel, y: Float[Array, "T *y"], axes: Axes, *, inputs: Any = None, batch_size: int = 64
 ) -> GridPosterior:
-    """The exact posterior of theta on a grid, for a model that is linear and Gaussian in its state."""
+    """The exact posterior of theta on a grid, for a model that is linear and Gaussian in its state.
+
+    Args:
+        model: the model; theta may enter in any way.
+        y: the observations; NaN is missing.
+        axes: for each parameter, the increasing values of its grid: {"phi": jnp.linspace(-0.2, 1.2, 71)}.
+        inputs: one row per observation, or None for the time index.
+        batch_size: grid points evaluated at once.
+    """
     return posterior(model, axes, _likelihood(model), y, inputs, batch_size=batch_size)
 
 

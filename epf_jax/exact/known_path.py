@@ -51,7 +51,16 @@ def path_log_likelihood(
 def known_path(
     model: StateSpaceModel, x: Array, axes: Axes, y: Array | None = None, *, inputs: Any = None, batch_size: int = 64
 ) -> GridPosterior:
-    """The Gibbs density of theta on a grid, for a known path x_0..x_T (and its observations)."""
+    """The Gibbs density of theta on a grid, for a known path x_0..x_T (and its observations).
+
+    Args:
+        model: the model.
+        x: the path, x_0 first.
+        axes: for each parameter, the increasing values of its grid: {"theta": jnp.linspace(-1.2, 1.2, 481)}.
+        y: the observations, where theta enters their distribution.
+        inputs: one row per observation, or None for the time index.
+        batch_size: grid points evaluated at once.
+    """
     return posterior(model, axes, _likelihood(model), x, y, inputs, batch_size=batch_size)
 
 

@@ -93,7 +93,18 @@ def quadrature(
     inputs: Any = None,
     batch_size: int = 32,
 ) -> GridPosterior:
-    """The exact posterior of theta on a grid, for any model with a scalar state."""
+    """The exact posterior of theta on a grid, for any model with a scalar state.
+
+    Args:
+        model: the model.
+        y: the observations; NaN is missing.
+        axes: for each parameter, the increasing values of its grid: {"theta": jnp.linspace(-1.0, 1.2, 111)}. The grid
+            should cover the posterior at every t, half a posterior sd apart or closer.
+        nodes: equally spaced states to integrate over, one row each for x_0..x_T, or one for all:
+            `nodes_around(y, half_width=0.8, num_nodes=25)` for y = x + N(0, 0.1^2).
+        inputs: one row per observation, or None for the time index.
+        batch_size: grid points evaluated at once.
+    """
     return posterior(model, axes, _likelihood(model), y, nodes, inputs, batch_size=batch_size)
 
 

@@ -124,9 +124,10 @@ def _strongly_typed(state: FilterState) -> FilterState:
 def check_is_state(state: Any) -> None:
     """Refuse what is not a filter's state."""
     if not isinstance(state, FilterState):
+        came = "an array" if isinstance(state, jax.Array) else type(state).__name__
         raise TypeError(
-            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got "
-            f"{type(state).__name__}. The arguments of step are (key, state, y, u)."
+            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. The "
+            "arguments of step are (key, state, y, u)."
         )
 
 

@@ -248,7 +248,7 @@ class Score(NamedTuple):
             return "not finite"
         if self.ratio < 0.1:
             return "collapsed"
-        if self.median > 2:
+        if self.median > 1:
             return "off"
         if self.ratio < 0.75:
             return "narrow"
@@ -262,7 +262,7 @@ class Score(NamedTuple):
         return {
             "agrees": "it agrees with the exact posterior",
             "collapsed": f"its spread is lost (sdr {self.ratio:.2g})",
-            "narrow": f"it is within {self.median:.2f} sd of the exact mean, and too narrow (sdr {self.ratio:.2f})",
+            "narrow": f"it follows the exact mean, {self.median:.2f} sd away, and is too narrow (sdr {self.ratio:.2f})",
             "wide": f"it is too wide (sdr {self.ratio:.2f})",
             "off": f"its mean is {self.median:.2f} exact sd away",
             "not finite": "it gives numbers that are not finite",

@@ -185,7 +185,7 @@ def _draw(a: Arrays, median: np.ndarray, times: tuple[int, ...]) -> Any:
             right.text(
                 j,
                 i,
-                f"{v:.0e}" if v > ROUNDING else "0",
+                f"{v:.0e}" if v > ROUNDING else "< 1e-15",
                 ha="center",
                 va="center",
                 fontsize=8,

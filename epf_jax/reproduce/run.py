@@ -21,6 +21,7 @@ def reproduce(
     output: pathlib.Path,
     progress: Progress = lambda units: units,
     *,
+    note: Callable[[str], Any] = lambda text: None,
     whole: bool = True,
 ) -> pathlib.Path:
     """Run what has not been run yet, and write the report and, as JSON, its claims and tables.
@@ -32,6 +33,7 @@ def reproduce(
         experiments: which parts of the paper.
         size: `DEMO`, `FULL`, or one of your own.
         output: the folder for the report; results are kept in its folder `data`.
+        note: is told in words what is kept from before.
         whole: whether these are all experiments.
         progress: wraps the list of units still to do, to show how far it has come.
 
@@ -48,6 +50,8 @@ def reproduce(
         kept = store.load(unit)
         if kept is not None:
             results[name] = kept
+    if results:
+        note(f"{len(results)} of {len(work)} pieces of work are there already")
     for unit in progress([unit for name, unit in work.items() if name not in results]):
         results[unit.name] = store.compute(unit)
     sections = [(experiment, experiment.present(size, results)) for experiment in experiments]
