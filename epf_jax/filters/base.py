@@ -126,8 +126,8 @@ def check_is_state(state: Any) -> None:
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
         raise TypeError(
-            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. The "
-            "arguments of step are (key, state, y, u)."
+            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. "
+            "The arguments of step are (key, state, y, u)."
         )
 
 

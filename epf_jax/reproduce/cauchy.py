@@ -14,7 +14,16 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import bootstrap, guided
 from epf_jax.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, score, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.methods import Method, draw_methods, filter_units, literal, liu_west, score_table, sir
+from epf_jax.reproduce.methods import (
+    Method,
+    draw_errors,
+    draw_methods,
+    filter_units,
+    literal,
+    liu_west,
+    score_table,
+    sir,
+)
 from epf_jax.reproduce.store import Arrays, Stored, Unit
 from epf_jax.samplers import random_walk
 from epf_jax.statistics import Statistic, chebyshev, scale_mixture, statistic_of_path, taylor_log_density
@@ -186,6 +195,9 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                    "paper's series.", lambda: _draw_data(why)),
             Figure("cauchy", "Posterior of a over time. The first four panels are the paper's filters (the literal EPF leaves the frame), the rest this library's.",
                    lambda: draw_methods(CAUCHY, size, METHODS, results, {"a": (-0.5, 1.15)})),
+            Figure("cauchy-z", "What the panels above are too coarse to show: how many exact standard deviations each filter's "
+                   "mean is off, over time (first data set). The axis is linear between -1 and 1 and logarithmic beyond.",
+                   lambda: draw_errors(CAUCHY, size, METHODS, results, "a")),
         ],
         [reasons, score_table(CAUCHY, size, METHODS, results)],
         [
@@ -241,7 +253,7 @@ def _draw_data(why: Arrays) -> Any:
     means = [grid_moments(GRID, why[key])[0] for key in ("log_p", "log_q")]
     spread = max(abs(means[0] - means[1]), 0.02)
     right.set_xlim(min(*means, 0.7) - spread, max(*means, 0.7) + spread)
-    right.legend(frameon=False, fontsize=9, loc="upper right")
+    right.legend(facecolor="white", edgecolor="none", framealpha=1.0, fontsize=9, loc="upper right")
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

@@ -138,6 +138,25 @@ def score_table(case: Case, size: Size, methods: list[Method], results: dict[str
     )
 
 
+def draw_errors(case: Case, size: Size, methods: list[Method], results: dict[str, Stored], name: str) -> Any:
+    """Every method's z over time on one panel."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(10, 4.2))
+    truth = results[f"{case.name}-exact"].arrays
+    ax.axhspan(-1, 1, color="0.92")
+    for i, method in enumerate(methods):
+        found = results[f"{case.name}-{method.name}"].arrays
+        z = (found[f"mean_{name}"][0] - truth[f"mean_{name}"][0]) / truth[f"sd_{name}"][0]
+        ax.plot(np.arange(1, len(z) + 1), z, linewidth=1.4, color=plt.get_cmap("tab10")(i), label=method.title(size))
+    ax.set_yscale("symlog", linthresh=1.0)
+    ax.set(xlabel="observations t", ylabel=f"(mean of {name} - exact mean) / exact sd")
+    finish(ax)
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    return figure
+
+
 def draw_methods(case: Case, size: Size, methods: list[Method], results: dict[str, Stored], limits: Any = None) -> Any:
     """A panel per method and parameter: its posterior over time, the exact one, and the value that made the data."""
     import matplotlib.pyplot as plt
