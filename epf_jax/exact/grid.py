@@ -7,7 +7,7 @@ back as NumPy arrays.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -110,6 +110,12 @@ def posterior(
     total = np.sum(np.exp(log_joint - highest) * cells, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
     log_evidence = highest + np.log(total)
     return GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())
+
+
+@lru_cache(maxsize=256)
+def likelihood_of(log_evidence: Callable, model: StateSpaceModel) -> Callable:
+    """`(theta, *data, inputs) -> log_evidence(model, theta, *data, inputs=inputs)`: one object, so compiled once."""
+    return lambda theta, *data: log_evidence(model, theta, *data[:-1], inputs=data[-1])
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

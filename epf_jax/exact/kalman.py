@@ -6,7 +6,6 @@ A, a, Q, H, c, R are read off the model at the given theta and input, and may va
 are skipped exactly.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.exact.data import as_observations
-from epf_jax.exact.grid import Axes, GridPosterior, posterior
+from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
@@ -54,12 +53,7 @@ def kalman(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    return posterior(model, axes, _likelihood(model), y, inputs, batch_size=batch_size)
-
-
-@lru_cache(maxsize=64)
-def _likelihood(model):
-    return lambda theta, y, inputs: kalman_log_evidence(model, theta, y, inputs=inputs)
+    return posterior(model, axes, likelihood_of(kalman_log_evidence, model), y, inputs, batch_size=batch_size)
 
 
 def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:

@@ -4,7 +4,6 @@ r"""The Gibbs density p(theta | x_0:t) of a known path, term by term: what a par
           + \sum_{s \le t} \log p(x_s \mid x_{s-1}, \theta) \;[\, + \log p(y_s \mid x_s, \theta)\,] + c
 """
 
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_observations, as_path
-from epf_jax.exact.grid import Axes, GridPosterior, posterior
+from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
@@ -61,9 +60,4 @@ def known_path(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    return posterior(model, axes, _likelihood(model), x, y, inputs, batch_size=batch_size)
-
-
-@lru_cache(maxsize=64)
-def _likelihood(model):
-    return lambda theta, x, y, inputs: path_log_likelihood(model, theta, x, y, inputs=inputs)
+    return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, y, inputs, batch_size=batch_size)

@@ -10,7 +10,6 @@ vanish at the ends: a Gaussian of standard deviation s needs a spacing of about 
 with the data (`nodes_around`), so that a precise observation needs few of them.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_observations
-from epf_jax.exact.grid import Axes, GridPosterior, posterior
+from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
@@ -105,12 +104,9 @@ def quadrature(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    return posterior(model, axes, _likelihood(model), y, nodes, inputs, batch_size=batch_size)
-
-
-@lru_cache(maxsize=64)
-def _likelihood(model):
-    return lambda theta, y, nodes, inputs: quadrature_log_evidence(model, theta, y, nodes, inputs=inputs)
+    return posterior(
+        model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
+    )
 
 
 def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:

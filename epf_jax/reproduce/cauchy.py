@@ -132,27 +132,28 @@ def _alternate(statistic: Statistic, x: np.ndarray, y: np.ndarray) -> np.ndarray
     return np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), 200)))
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
-    """Figure 6 with the exact posterior, why the literal filter fails, and what works."""
-    truth, why = results["cauchy-exact"].arrays, results["cauchy-why"].arrays
-    found = {m.name: results[f"cauchy-{m.name}"].arrays for m in METHODS}
-    scores = {name: score(arrays, truth, "a") for name, arrays in found.items()}
-    z = {name: s.words for name, s in scores.items()}
+def _settings(size: Size) -> list[tuple[str, str, str]]:
+    n = size.particles
+    return [
+        ("model", "gamma = 1, sigma_obs = 10, prior N(0, 0.2^2), a = 0.7", "the same; 10 read as a standard deviation"),
+        ("x_0", "not stated", "N(0, 1)"),
+        ("T", "not stated", str(size.num_steps)),
+        ("SIR", "N = 50000", f"N = {n(50_000)}"),
+        ("Liu-West", "N = 100 and 10000", f"N = {n(100)} and {n(10_000)}, rho = 0.9"),
+        ("EPF", "N = 100, 10th order", f"N = {n(100)}, series to v^10, float64, one MH step, multinomial"),
+        ("data sets", "1", str(size.num_series)),
+    ]  # fmt: skip
+
+
+def _reasons(why: Arrays, ages: list[int], size: Size) -> Table:
+    """What the paper's series does on the known path, and how soon all paths are one."""
     share = float(np.mean(np.abs(why["noise"]) > 1))
     largest = float(np.max(np.abs(why["x"])))
     (mean, sd), (lit_mean, lit_sd) = grid_moments(GRID, why["log_p"]), grid_moments(GRID, why["log_q"])
     terms = why["coefficients"] * 0.7 ** np.arange(len(why["coefficients"]))
     rounding = {kind.__name__: float(np.sum(np.abs(terms)) * np.finfo(kind).eps) for kind in (np.float32, np.float64)}
-    ancestors = found["epf-literal"]["num_distinct_ancestors"], found["chebyshev100"]["num_distinct_ancestors"]
-    ages = [int(len(a) - np.max(np.flatnonzero(a == 1), initial=-1) - 1) for a in ancestors]
-    lit, mixture, cheb = scores["epf-literal"], scores["mixture5000"], scores["chebyshev5000"]
-    first, small, large = (scores[method.name] for method in PAPER[:3])
-    draws = why["mixture_draws"]
-    errors = (draws.mean() - mean) / sd * np.sqrt(len(draws)), (draws.std() / sd - 1) * np.sqrt(2 * len(draws))
-    exact_by_mixture = bool(np.max(np.abs(errors)) < 4)  # in standard errors
     n = size.particles
-
-    reasons = Table(
+    return Table(
         "Why the literal EPF fails, on the first data set",
         [
             {"what": "steps with |v| > 1, where the series diverges", "measured": f"{share:.0%} of {len(why['noise'])}"},
@@ -171,6 +172,24 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
         "statistic, however exact.",
     )  # fmt: skip
 
+
+def present(size: Size, results: dict[str, Stored]) -> Section:
+    """Figure 6 with the exact posterior, why the literal filter fails, and what works."""
+    truth, why = results["cauchy-exact"].arrays, results["cauchy-why"].arrays
+    found = {m.name: results[f"cauchy-{m.name}"].arrays for m in METHODS}
+    scores = {name: score(arrays, truth, "a") for name, arrays in found.items()}
+    z = {name: s.words for name, s in scores.items()}
+    share = float(np.mean(np.abs(why["noise"]) > 1))
+    (mean, sd), (lit_mean, _) = grid_moments(GRID, why["log_p"]), grid_moments(GRID, why["log_q"])
+    ancestors = found["epf-literal"]["num_distinct_ancestors"], found["chebyshev100"]["num_distinct_ancestors"]
+    ages = [int(len(a) - np.max(np.flatnonzero(a == 1), initial=-1) - 1) for a in ancestors]
+    lit, mixture, cheb = scores["epf-literal"], scores["mixture5000"], scores["chebyshev5000"]
+    first, small, large = (scores[method.name] for method in PAPER[:3])
+    draws = why["mixture_draws"]
+    errors = (draws.mean() - mean) / sd * np.sqrt(len(draws)), (draws.std() / sd - 1) * np.sqrt(2 * len(draws))
+    exact_by_mixture = bool(np.max(np.abs(errors)) < 4)  # in standard errors
+    n = size.particles
+
     return Section(
         [
             "The paper expands log(1 + v^2) in v about 0. The series converges for |v| < 1, and a Cauchy variable is "
@@ -180,15 +199,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             "from its values at Chebyshev nodes (`epf.chebyshev`). What remains is the particle filter's own difficulty: "
             "with sigma_obs = 10 against a unit of noise, few particles survive each jump."
         ],
-        [
-            ("model", "gamma = 1, sigma_obs = 10, prior N(0, 0.2^2), a = 0.7", "the same; 10 read as a standard deviation"),
-            ("x_0", "not stated", "N(0, 1)"),
-            ("T", "not stated", str(size.num_steps)),
-            ("SIR", "N = 50000", f"N = {n(50_000)}"),
-            ("Liu-West", "N = 100 and 10000", f"N = {n(100)} and {n(10_000)}, rho = 0.9"),
-            ("EPF", "N = 100, 10th order", f"N = {n(100)}, series to v^10, float64, one MH step, multinomial"),
-            ("data sets", "1", str(size.num_series)),
-        ],
+        _settings(size),
         [
             Figure("cauchy-data", "A path of the Cauchy AR(1) with its observations; the vertical axis is linear between "
                    "-10 and 10 and logarithmic beyond. Right: the density of a given the true path, exact and by the "
@@ -199,7 +210,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                    "mean is off, over time (first data set). The axis is linear between -1 and 1 and logarithmic beyond.",
                    lambda: draw_errors(CAUCHY, size, METHODS, results, "a")),
         ],
-        [reasons, score_table(CAUCHY, size, METHODS, results)],
+        [_reasons(why, ages, size), score_table(CAUCHY, size, METHODS, results)],
         [
             Claim("Figure 6(b)", "A bootstrap filter with N = 50000 is unable to perform meaningful inference.",
                   verdict(first.verdict != "agrees", because=first.reason),

@@ -29,6 +29,17 @@ def units(size: Size) -> list[Unit]:
     return filter_units(SIN, size, METHODS)
 
 
+def _settings(size: Size) -> list[tuple[str, str, str]]:
+    return [
+        ("model", "sigma = 1, sigma_obs = 0.1, prior N(0, 0.2^2), theta = 0.7", "the same"),
+        ("x_0", "not stated", "N(0, 1)"),
+        ("T", "not stated", str(size.num_steps)),
+        ("SIR, Liu-West", "N = 50000; rho = 0.9", f"N = {size.particles(50_000)}; rho = 0.9"),
+        ("EPF", "N = 1000, order 7 at 0", f"N = {size.particles(1000)}, order 7 at 0, one MH step, multinomial"),
+        ("data sets", "1", str(size.num_series)),
+    ]
+
+
 def present(size: Size, results: dict[str, Stored]) -> Section:
     """Figure 5 with the exact posterior in it."""
     truth = results["sin-exact"].arrays
@@ -37,14 +48,6 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
     distinct = results["sin-" + PAPER[0].name].arrays["distinct_theta"]
     exact_mean, exact_sd = truth["mean_theta"][0], truth["sd_theta"][0]
     early = min(199, len(exact_mean) - 1)
-    settings = [
-        ("model", "sigma = 1, sigma_obs = 0.1, prior N(0, 0.2^2), theta = 0.7", "the same"),
-        ("x_0", "not stated", "N(0, 1)"),
-        ("T", "not stated", str(size.num_steps)),
-        ("SIR, Liu-West", "N = 50000; rho = 0.9", f"N = {size.particles(50_000)}; rho = 0.9"),
-        ("EPF", "N = 1000, order 7 at 0", f"N = {size.particles(1000)}, order 7 at 0, one MH step, multinomial"),
-        ("data sets", "1", str(size.num_series)),
-    ]
     return Section(
         [
             "The paper compares filters with the value that made the data. That value lies 3.5 standard deviations out "
@@ -52,7 +55,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             f"{exact_mean[early]:.2f} +- {exact_sd[early]:.2f}. A filter is right when it agrees with the exact "
             "posterior (dashed), which the paper did not have."
         ],
-        settings,
+        _settings(size),
         [
             Figure(
                 "sin",

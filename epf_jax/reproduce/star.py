@@ -90,6 +90,20 @@ def _marginal_moments(log_density: np.ndarray) -> dict[str, tuple[float, float]]
         return {name: grid_moments(AXES[name], np.log(p.sum(axis=1 - i))) for i, name in enumerate(("c", "gamma"))}
 
 
+def _settings(size: Size) -> list[tuple[str, str, str]]:
+    n = size.particles
+    return [
+        ("model", "a_1 = 0.9, b_1 = 0.1, sigma = 1, sigma_obs = 0.1, gamma = 1, c = 3", "the same"),
+        ("x_0", "not stated", "N(0, 1)"),
+        ("prior", "not stated", "gamma ~ N(0.5, 0.5^2), c ~ N(2, 1), independent"),
+        ("T", "1000", str(size.num_steps)),
+        ("Liu-West", "N = 50000", f"N = {n(50_000)}, rho = 0.9"),
+        ("EPF", "N = 100, 9th order, one MH step",
+         f"N = {n(100)}, series to u^9, float64, one population-scaled MH step, multinomial"),
+        ("data sets", "1", str(size.num_series)),
+    ]  # fmt: skip
+
+
 def present(size: Size, results: dict[str, Stored]) -> Section:
     """Figure 7 with the exact posterior, and why the literal filter fails."""
     truth, gibbs = results["star-exact"].arrays, results["star-gibbs"].arrays
@@ -120,16 +134,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             f"{np.max(np.abs(gibbs['u'])):.1f}. Chebyshev nodes on a box that follows the posterior need no series, and the "
             "fully adapted proposal loses few particles."
         ],
-        [
-            ("model", "a_1 = 0.9, b_1 = 0.1, sigma = 1, sigma_obs = 0.1, gamma = 1, c = 3", "the same"),
-            ("x_0", "not stated", "N(0, 1)"),
-            ("prior", "not stated", "gamma ~ N(0.5, 0.5^2), c ~ N(2, 1), independent"),
-            ("T", "1000", str(size.num_steps)),
-            ("Liu-West", "N = 50000", f"N = {n(50_000)}, rho = 0.9"),
-            ("EPF", "N = 100, 9th order, one MH step",
-             f"N = {n(100)}, series to u^9, float64, one population-scaled MH step, multinomial"),
-            ("data sets", "1", str(size.num_series)),
-        ],
+        _settings(size),
         [
             Figure("star-gibbs", "p(gamma, c | x_0:t) of a known path at growing t (contours at 50% and 95% of its mass), "
                    "and the same density by the paper's series at the last t.", lambda: _draw_gibbs(gibbs, times(size))),

@@ -44,7 +44,7 @@ class Sampler(NamedTuple):
         max_dim: the most parameters that it can handle, or None.
         name: for messages.
         draw: `draw(key, shape, dtype)`, the random numbers of a step for theta of the given shape, (P,) or (N, P). With
-            it, one draw serves all particles, which is several times cheaper than a key for each.
+            it, one draw serves all particles, and none needs a key of its own.
         move: `move(numbers, theta, log_density, population)`, the step given its random numbers.
     """
 
