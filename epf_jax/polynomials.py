@@ -1,17 +1,24 @@
 """Polynomials in several variables, by total degree: multi-indices, products, evaluation. Algebra alone.
 
-A polynomial of P variables and degree D is an array of K = C(D + P, P) coefficients, ordered by total degree and,
-within a degree, lexicographically. Index 0 is the constant.
+A polynomial of P variables and degree D is a sequence of K = C(D + P, P) coefficients, ordered by total degree and,
+within a degree, lexicographically. Index 0 is the constant. A sequence may be one array, or a tuple of them: K arrays of
+N particles are computed in as many passes as they need, where one of shape (N, K) has each entry copied into its place.
+Coefficients known to be zero without data (NumPy zeros) cost nothing.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 from math import comb
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 MultiIndex = tuple[int, ...]
+Coefficients = Sequence[Any] | Array
 
 
 def num_coefficients(num_variables: int, degree: int) -> int:
@@ -46,31 +53,35 @@ def monomials(z: Float[Array, " P"], degree: int) -> Float[Array, " K"]:
     return jnp.stack(values)
 
 
-def evaluate(coefficients: Float[Array, "K *d"], z: Float[Array, " P"], degree: int) -> Float[Array, "*d"]:
+def evaluate(coefficients: Coefficients, z: Float[Array, " P"], degree: int) -> Float[Array, "*d"]:
     """The polynomial at z; Horner's rule in one variable, running products in several."""
     if z.shape[0] > 1:
-        return jnp.tensordot(monomials(z, degree), coefficients, axes=1)
+        return jnp.tensordot(monomials(z, degree), jnp.asarray(coefficients), axes=1)
     value = coefficients[degree]
     for k in range(degree - 1, -1, -1):
         value = value * z[0] + coefficients[k]
     return value
 
 
-def multiply(
-    a: Float[Array, "K *d"], b: Float[Array, "K *d"], num_variables: int, degree: int
-) -> Float[Array, "K2 *d"]:
+def multiply(a: Coefficients, b: Coefficients, num_variables: int, degree: int) -> list[Any]:
     """The product of two polynomials of degree `degree`, of degree 2 `degree`; components multiply elementwise.
 
     Written out term by term: a scatter over index tables is an order slower under `vmap` on a CPU.
     """
     indices = multi_indices(num_variables, degree)
     position = _position(num_variables, 2 * degree)
-    terms: list[list[Array]] = [[] for _ in position]
+    products: list[Any] = [np.zeros(jnp.shape(a[0]), jnp.result_type(a[0]))] * len(position)
     square = a is b
     for i, alpha in enumerate(indices):
         for j, beta in enumerate(indices):
-            if square and j < i:
+            if (square and j < i) or is_zero(a[i]) or is_zero(b[j]):
                 continue
             k = position[tuple(p + q for p, q in zip(alpha, beta, strict=True))]
-            terms[k].append((2.0 if square and j > i else 1.0) * a[i] * b[j])
-    return jnp.stack([sum(pieces[1:], pieces[0]) for pieces in terms])
+            term = (2.0 if square and j > i else 1.0) * a[i] * b[j]
+            products[k] = term if is_zero(products[k]) else products[k] + term
+    return products
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a value is known to be zero before any data is seen."""
+    return not isinstance(value, jax.Array) and not np.any(value)

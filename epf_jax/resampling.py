@@ -110,7 +110,7 @@ def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles
         log_weights=jnp.where(resampled, uniform_log_weights(n), log_weights),
         ancestors=ancestors,
         resampled=resampled,
-        ess=ess(log_weights),
+        ess=weighing.ess,
     )
 
 

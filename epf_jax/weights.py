@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.gaussian import cholesky
@@ -18,12 +17,14 @@ class Weighing(NamedTuple):
         log_increment: log of the weighted mean of the factors, the evidence that they add.
         num_bad: how many factors were NaN or +inf, and were counted as zero.
         collapsed: whether every weight was zero.
+        ess: effective sample size of the new weights.
     """
 
     log_weights: Float[Array, " N"]
     log_increment: Float[Array, ""]
     num_bad: Int[Array, ""]
     collapsed: Bool[Array, ""]
+    ess: Float[Array, ""]
 
 
 def uniform_log_weights(num: int) -> Float[Array, " N"]:
@@ -39,21 +40,36 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     """
     bad = jnp.isnan(log_factors) | (log_factors == jnp.inf)
     unnormalised = log_weights + jnp.where(bad, -jnp.inf, log_factors)
-    collapsed = jnp.all(unnormalised == -jnp.inf)
+    highest = jnp.max(unnormalised)
+    collapsed = highest == -jnp.inf
+    shift = jax.lax.stop_gradient(jnp.where(collapsed, 0.0, highest))
     safe = jnp.where(collapsed, log_weights, unnormalised)
-    log_sum = logsumexp(safe)
-    log_increment = jnp.where(collapsed, -jnp.inf, log_sum)
-    return Weighing(safe - log_sum, log_increment, jnp.sum(bad), collapsed)
+    w = jnp.exp(safe - shift)
+    total = jnp.sum(w)
+    log_sum = shift + jnp.log(total)
+    return Weighing(
+        log_weights=safe - log_sum,
+        log_increment=jnp.where(collapsed, -jnp.inf, log_sum),
+        num_bad=jnp.sum(bad),
+        collapsed=collapsed,
+        ess=total**2 / jnp.sum(w**2),
+    )
+
+
+def normalised(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
+    """The weights themselves, with sum one."""
+    w = jnp.exp(log_weights - jax.lax.stop_gradient(jnp.max(log_weights)))
+    return w / jnp.sum(w)
 
 
 def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
     """Effective sample size 1 / sum w^2 of normalised or unnormalised weights."""
-    return jnp.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights))
+    return 1.0 / jnp.sum(normalised(log_weights) ** 2)
 
 
 def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation over the particles."""
-    w = jnp.exp(log_weights - logsumexp(log_weights))
+    w = normalised(log_weights)
     values = _counted(values.astype(w.dtype), w)
     mean = jnp.tensordot(w, values, axes=1)
     variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
@@ -68,7 +84,7 @@ def quantiles(
     By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
     one pass over the particles, and XLA's sort on a CPU is slow.
     """
-    w = jnp.exp(log_weights - logsumexp(log_weights))
+    w = normalised(log_weights)
 
     def of_component(v):
         def halve(_, bounds):
@@ -98,11 +114,12 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
 
     Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
     """
-    w = jnp.exp(log_weights - logsumexp(log_weights))
+    w = normalised(log_weights)
     z = _counted(z, w)
     mean = w @ z
     centred = z - mean
-    covariance = (centred * w[:, None]).T @ centred + jnp.diag(floor**2)
+    # Sums of products, not a matrix product: with this many rows and so few columns XLA's is slow on a CPU.
+    covariance = jnp.sum(w[:, None, None] * centred[:, :, None] * centred[:, None, :], axis=0) + jnp.diag(floor**2)
     return Population(mean, cholesky(covariance))
 
 

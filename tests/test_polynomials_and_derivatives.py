@@ -12,7 +12,7 @@ from scipy.special import polygamma
 
 from epf_jax import derivatives
 from epf_jax.derivatives import taylor_expansion, unsupported_primitives
-from epf_jax.polynomials import evaluate, monomials, multi_indices, multiply, num_coefficients
+from epf_jax.polynomials import is_zero, evaluate, monomials, multi_indices, multiply, num_coefficients
 
 VALUE = {1: numpy_polynomial.polyval, 2: numpy_polynomial.polyval2d, 3: numpy_polynomial.polyval3d}
 
@@ -61,7 +61,7 @@ def test_polynomials_evaluate_and_multiply_as_numpys(num_variables, degree, x64)
         return multiply(a, b, num_variables, degree), multiply(a, a, num_variables, degree)
 
     product, square = products(jnp.asarray(a), jnp.asarray(b))
-    assert product.shape == (num_coefficients(num_variables, 2 * degree),)
+    assert len(product) == num_coefficients(num_variables, 2 * degree)
     other = of(*z.T, as_table(b, num_variables, degree))
     np.testing.assert_allclose(of(*z.T, as_table(product, num_variables, 2 * degree)), expected * other, rtol=1e-9)
     np.testing.assert_allclose(of(*z.T, as_table(square, num_variables, 2 * degree)), expected**2, rtol=1e-9)
@@ -69,7 +69,7 @@ def test_polynomials_evaluate_and_multiply_as_numpys(num_variables, degree, x64)
 
 def test_components_multiply_and_evaluate_elementwise(x64):
     a, b = np.random.default_rng(5).normal(size=(2, 6, 3))  # degree 2 in two variables, three components
-    product = multiply(jnp.asarray(a), jnp.asarray(b), 2, 2)
+    product = jnp.stack(multiply(jnp.asarray(a), jnp.asarray(b), 2, 2))
     z = jnp.array([0.3, -0.8])
     for i in range(3):
         np.testing.assert_allclose(
@@ -89,9 +89,19 @@ def test_the_expansion_of_a_sine_is_its_series_past_where_integer_factorials_ove
     x = 1.7
     found = jax.jit(expand)(jnp.asarray(x))
     expected = [(0.0, 1.0, 0.0, -1.0)[k % 4] * x**k / factorial(k) for k in range(14)]
-    assert found.dtype == jnp.float32
+    assert all(coefficient.dtype == jnp.float32 for coefficient in found)
     # Products of up to 13 rounded factors: 13 * 6e-8 relative, and a few times that from jet's own recursions.
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-12)
+
+
+def test_coefficients_that_vanish_whatever_the_data_are_known_to_vanish_and_are_not_multiplied():
+    expand = taylor_expansion(lambda z, x: jnp.sin(z[0] * x), jnp.zeros(1), 7, jnp.asarray(1.0))
+    jaxpr = jax.make_jaxpr(lambda x: multiply(expand(x), expand(x), 1, 7))(1.0)
+    assert [is_zero(h) for h in expand(jnp.asarray(1.7))] == [True, False] * 4
+    names = [eqn.primitive.name for eqn in jaxpr.eqns]
+    assert "sin" not in names  # of 0 times x, which is 0
+    elsewhere = taylor_expansion(lambda z, x: jnp.sin(z[0] * x), jnp.ones(1), 7, jnp.asarray(1.0))
+    assert not any(is_zero(h) for h in elsewhere(jnp.asarray(1.7)))
 
 
 @pytest.mark.parametrize(("num_variables", "order"), [(1, 9), (2, 6), (3, 4), (4, 3)])

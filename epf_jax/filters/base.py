@@ -11,6 +11,7 @@ from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
+from epf_jax.random import stream
 from epf_jax.resampling import Selection, check_resampler
 from epf_jax.weights import Weighing, uniform_log_weights
 
@@ -102,11 +103,11 @@ def build_filter(
 
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
-        return _strongly_typed(init(check_key(key)))
+        return _strongly_typed(init(stream(check_key(key))))
 
     def step_state(key, state, y, u=None):
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
-        key = check_key(key)
+        key = stream(check_key(key))
         check_is_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)

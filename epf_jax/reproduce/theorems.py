@@ -130,7 +130,7 @@ def _sign():
             model = SIN.model()
             statistic = taylor(model, ORDER)
             expand = taylor_expansion(lambda z, x: jnp.sin(z[0] * x), jnp.zeros(1), ORDER, jnp.zeros(()))
-            H = np.asarray(jax.jit(jax.vmap(expand))(jnp.asarray(x[:-1])))  # H^i(x_{t-1}), as in the theorem
+            H = np.stack(jax.jit(jax.vmap(expand))(jnp.asarray(x[:-1])), axis=1)  # H^i(x_{t-1}), as in the theorem
             thetas = np.linspace(-1.0, 1.0, 41)
 
             @jax.jit

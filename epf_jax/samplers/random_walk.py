@@ -30,7 +30,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         key_move, key_accept = jax.random.split(key)
         *batch, dim = shape
         directions = jax.random.normal(key_move, (*batch, num_steps, dim), dtype)
-        return directions, -jax.random.exponential(key_accept, (*batch, num_steps), dtype)
+        return directions, jax.random.uniform(key_accept, (*batch, num_steps), dtype)
 
     def step(key, theta, log_density, population=None):
         population = unit_population(theta) if population is None else population
@@ -42,22 +42,23 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
             scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))
         else:
             scale_tril = jnp.diag(per_coordinate("step_size", step_size, theta))
-        directions, log_uniforms = numbers
+        directions, uniforms = numbers
         moves = directions @ scale_tril.T
+        lowest = jnp.finfo(theta.dtype).min
 
         def metropolis(carry, draws):
             z, log_p = carry
-            by, log_uniform = draws
+            by, uniform = draws
             z_new = z + by
             log_p_new = log_density(z_new)
-            # A NaN compares as False: a density that cannot be evaluated is never moved to. A particle that stands
-            # where its density is NaN or zero leaves for any place with positive density.
-            stuck = ~(log_p > -jnp.inf)
-            accept = (log_uniform < log_p_new - log_p) | (stuck & (log_p_new > -jnp.inf))
-            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, jnp.isnan(log_p_new))
+            # A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN
+            # compares as False, so that no place whose density cannot be evaluated is moved to.
+            ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
+            accept = uniform < ratio
+            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, jnp.isnan(ratio))
 
         start = (theta, log_density(theta))
-        (theta, _), (accepted, bad) = jax.lax.scan(metropolis, start, (moves, log_uniforms), unroll=min(num_steps, 4))
+        (theta, _), (accepted, bad) = jax.lax.scan(metropolis, start, (moves, uniforms), unroll=min(num_steps, 4))
         return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype), jnp.sum(bad))
 
     return Sampler(step, "random_walk", draw=draw, move=move)

@@ -15,10 +15,12 @@ on theta is not expanded: the polynomial of squared residuals is kept apart and 
 is read. A model that is not Gaussian gets its log-density expanded instead (`taylor_log_density`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
@@ -26,10 +28,13 @@ from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import depends_on, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.polynomials import evaluate, multiply, num_coefficients
+from epf_jax.polynomials import evaluate, is_zero, multiply, num_coefficients
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require_inspectable, whiten
+
+
+_SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA compiles one of them all far sooner
 
 
 class _Piece(NamedTuple):
@@ -137,25 +142,32 @@ def _vector(centre, coordinates):
 
 
 def _add(s, phi):
-    return tuple(a + b for a, b in zip(s, phi, strict=True))
+    return jax.tree.map(lambda total, new: total if is_zero(new) else total + new, s, phi)
 
 
-def _without_constant(polynomial: Float[Array, " K"]) -> Float[Array, " K"]:
-    """The constant says nothing of theta, and would be the largest number in the sum."""
-    return polynomial.at[0].set(0.0)
+def _kept(polynomial: Sequence[Any]) -> Any:
+    """The coefficients as they are summed: one number each, or one array of them where they are many.
+
+    Without the constant, which says nothing of theta, and would be the largest number in the sum.
+    """
+    coefficients = (np.zeros(()), *polynomial[1:])
+    return coefficients if len(coefficients) <= _SEPARATE else jnp.stack(coefficients)
+
+
+def _zeros(num: int) -> Any:
+    return tuple(jnp.zeros(()) for _ in range(num)) if num <= _SEPARATE else jnp.zeros(num)
 
 
 def _residuals(gaussian: GaussianTerm, c, order, example):
-    """`residuals(...)`: value - mean as polynomials in dz, one column per component, with the scale to divide by."""
+    """`residuals(...)`: value - mean as a polynomial in dz with vectors for coefficients, and the scale to divide by."""
     x_prev, x, _, u = example
     name = f"mean of the {gaussian.term.name}"
     expand = taylor_expansion(gaussian.mean, c, order, x_prev, x, u, what=name)
 
     def residuals(x_prev, x, y, u):
-        H = expand(x_prev, x, u)  # (K, d)
         scale = gaussian.scale_tril(c, x_prev, x, u)
-        value, rows, scale = whiten(gaussian, gaussian.term.value(x, y), scale, H.T)
-        return (-rows.T).at[0].add(value), scale
+        value, first, *rest, scale = whiten(gaussian, gaussian.term.value(x, y), scale, *expand(x_prev, x, u))
+        return [value - first, *(-H for H in rest)], scale
 
     return residuals
 
@@ -166,10 +178,11 @@ def _squared_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
 
     def phi(x_prev, x, y, u):
         r, scale = residuals(x_prev, x, y, u)
-        white = solve_lower(scale, r.T).T
-        return (_without_constant(-0.5 * jnp.sum(multiply(white, white, p, order), axis=-1)),)
+        white = [h if is_zero(h) else solve_lower(scale, h) for h in r]
+        squares = [-0.5 * h.sum(axis=-1) for h in multiply(white, white, p, order)]
+        return (_kept(squares),)
 
-    zero = (jnp.zeros(num_coefficients(p, 2 * order)),)
+    zero = (_zeros(num_coefficients(p, 2 * order)),)
     return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, 2 * order))
 
 
@@ -192,8 +205,8 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     def phi(x_prev, x, y, u):
         r, _ = residuals(x_prev, x, y, u)
         seen = ~jnp.isnan(jnp.ravel(gaussian.term.value(x, y)))
-        left, right = r[:, rows], r[:, columns]
-        return multiply(left, right, p, order), jnp.where(seen, 1.0, 0.0)
+        left, right = [h[rows] for h in r], [h[columns] for h in r]
+        return jnp.stack(multiply(left, right, p, order)), jnp.where(seen, 1.0, 0.0)
 
     def log_likelihood(s, dz):
         return at(s, dz) - at(s, jnp.zeros_like(dz))
@@ -219,7 +232,7 @@ def _log_density(term: Term, c, order, example) -> _Piece:
     expand = taylor_expansion(term.log_prob, c, order, *example, what=f"log-density of the {term.name}")
 
     def phi(x_prev, x, y, u):
-        return (_without_constant(expand(x_prev, x, y, u)),)
+        return (_kept(expand(x_prev, x, y, u)),)
 
-    zero = (jnp.zeros(num_coefficients(c.shape[0], order)),)
+    zero = (_zeros(num_coefficients(c.shape[0], order)),)
     return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, order), bounded=False)

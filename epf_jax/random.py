@@ -1,0 +1,99 @@
+r"""Random numbers: the generator behind every draw inside a filter.
+
+`jax.random` serves its numbers from threefry, twenty rounds of it for every word: most of the time of a bootstrap
+filter on a CPU. `stream(key)` gives a key of another kind for the same `jax.random` functions (and so for every
+distribution's `sample`), which differs in two things. Its bits are a hash of the counter, keyed at two places,
+
+.. math:: a = A(i \oplus k_0), \qquad b_i = B(a + k_1 + c) \oplus a
+
+with A and B the bijections of 32-bit words of Wellons (lowbias32) and Appleby (murmur3's finaliser), c a constant that
+keeps a key of zeros from giving zeros; the last term makes b no bijection, so that words repeat as often as random ones
+do. And keys are split by threefry
+itself, as jax does, but written out as one expression: XLA runs jax's own as a loop of tiny kernels on a CPU.
+
+The tests hold moments, independence across keys and counters, and distributions of a million draws against the law.
+`benchmarks/speed` has what it gives.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.random import define_prng_impl
+from jaxtyping import Array, PRNGKeyArray, UInt32
+
+Words = UInt32[Array, "..."]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # of threefry-2x32 (Salmon et al. 2011)
+_PARITY = 0x1BD11BDA
+
+
+def stream(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The key that a filter draws with, for a user's key of any kind."""
+    if jax.random.key_impl(key) == _HASHED:
+        return key
+    words = jax.random.key_data(key)
+    if words.shape[key.ndim :] != (2,):  # a generator with longer keys
+        words = jax.random.bits(key, (2,), jnp.uint32)
+    return jax.random.wrap_key_data(words, impl=_HASHED)
+
+
+def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
+    size = math.prod(shape)
+    if size >= 2**32:
+        raise ValueError(f"shape {shape}: a key gives at most 2^32 random numbers; split it.")
+    if bit_width == 64:
+        high, low = (_hash(key ^ jnp.uint32(half), size).astype(jnp.uint64) for half in (0, _PARITY))
+        return ((high << 32) | low).reshape(shape)
+    words = _hash(key, size).reshape(shape)
+    return words if bit_width == 32 else (words >> (32 - bit_width)).astype(f"uint{bit_width}")
+
+
+def _hash(key: UInt32[Array, "2"], size: int) -> Words:
+    a = _mix(jax.lax.iota(jnp.uint32, size) ^ key[0], (16, 0x7FEB352D, 15, 0x846CA68B, 16))
+    return _mix(a + key[1] + jnp.uint32(_PARITY), (16, 0x85EBCA6B, 13, 0xC2B2AE35, 16)) ^ a
+
+
+def _mix(word: Words, constants: tuple[int, int, int, int, int]) -> Words:
+    first, times, second, times_again, last = constants
+    word = (word ^ (word >> first)) * jnp.uint32(times)
+    word = (word ^ (word >> second)) * jnp.uint32(times_again)
+    return word ^ (word >> last)
+
+
+def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> Words:
+    children = _threefry(key, jnp.uint32(0), jax.lax.iota(jnp.uint32, math.prod(shape)))
+    return jnp.stack(children, axis=-1).reshape(*shape, 2)
+
+
+def _fold_in(key: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
+    return jnp.stack(_threefry(key, jnp.uint32(1), jnp.asarray(data).astype(jnp.uint32)))
+
+
+def _seed(seed: Any) -> UInt32[Array, "2"]:
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
+
+
+def _threefry(key: UInt32[Array, "2"], high: Words, low: Words) -> tuple[Words, Words]:
+    """Twenty rounds of threefry on the pair of counters (high, low)."""
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
+    x, y = high + schedule[0], low + schedule[1]
+    for block in range(5):
+        for rotation in _ROTATIONS[block % 2]:
+            x = x + y
+            y = ((y << rotation) | (y >> (32 - rotation))) ^ x
+        x = x + schedule[(block + 1) % 3]
+        y = y + schedule[(block + 2) % 3] + jnp.uint32(block + 1)
+    return jnp.broadcast_arrays(x, y)
+
+
+_HASHED = define_prng_impl(
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="epf_hashed",
+    tag="epf",
+)
