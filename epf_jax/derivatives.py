@@ -93,8 +93,8 @@ def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
 def without_zeros(function: Callable, *args: Any) -> Any:
     """`function(*args)`, leaving out every product with a zero and every sum with one that can be told without data.
 
-    A jet along a straight line has zeros for all its higher terms, which `jet` multiplies out: for sin(theta x) to order
-    7, nine tenths of the arithmetic, which XLA must not drop on its own (0 times infinity is no zero to it).
+    A jet along a straight line has zeros for all its higher terms, and `jet` multiplies them out: most of its
+    arithmetic, which XLA may not drop on its own (to it, 0 times infinity is not 0).
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))

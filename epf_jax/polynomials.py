@@ -1,8 +1,8 @@
 """Polynomials in several variables, by total degree: multi-indices, products, evaluation. Algebra alone.
 
 A polynomial of P variables and degree D is a sequence of K = C(D + P, P) coefficients, ordered by total degree and,
-within a degree, lexicographically. Index 0 is the constant. A sequence may be one array, or a tuple of them: K arrays of
-N particles are computed in as many passes as they need, where one of shape (N, K) has each entry copied into its place.
+within a degree, lexicographically. Index 0 is the constant. The sequence may be one array, or a tuple of arrays: for N
+particles, K arrays of N are computed each in one pass, while one of (N, K) has every entry copied into its place.
 Coefficients known to be zero without data (NumPy zeros) cost nothing.
 """
 
@@ -59,7 +59,8 @@ def evaluate(coefficients: Coefficients, z: Float[Array, " P"], degree: int) -> 
         return jnp.tensordot(monomials(z, degree), jnp.asarray(coefficients), axes=1)
     value = coefficients[degree]
     for k in range(degree - 1, -1, -1):
-        value = value * z[0] + coefficients[k]
+        value = value if is_zero(value) else value * z[0]
+        value = value if is_zero(coefficients[k]) else value + coefficients[k]
     return value
 
 

@@ -50,26 +50,32 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     return Weighing(
         log_weights=safe - log_sum,
         log_increment=jnp.where(collapsed, -jnp.inf, log_sum),
-        num_bad=jnp.sum(bad),
+        num_bad=count(bad),
         collapsed=collapsed,
         ess=total**2 / jnp.sum(w**2),
     )
 
 
-def normalised(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """The weights themselves, with sum one."""
-    w = jnp.exp(log_weights - jax.lax.stop_gradient(jnp.max(log_weights)))
-    return w / jnp.sum(w)
-
-
 def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
     """Effective sample size 1 / sum w^2 of normalised or unnormalised weights."""
-    return 1.0 / jnp.sum(normalised(log_weights) ** 2)
+    w = jnp.exp(log_weights - jax.lax.stop_gradient(jnp.max(log_weights)))
+    return jnp.sum(w) ** 2 / jnp.sum(w**2)
+
+
+def count(which: Bool[Array, " N"]) -> Int[Array, ""]:
+    """How many are true, summed as floats: XLA's sum of whole numbers is several times slower on a CPU."""
+    return jnp.sum(jnp.where(which, 1.0, 0.0)).astype(int)
+
+
+def _weights(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
+    """The weights themselves; what rounding of the normalised logarithms left of their sum is divided out."""
+    w = jnp.exp(log_weights)
+    return w / jnp.sum(w)
 
 
 def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation over the particles."""
-    w = normalised(log_weights)
+    w = _weights(log_weights)
     values = _counted(values.astype(w.dtype), w)
     mean = jnp.tensordot(w, values, axes=1)
     variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
@@ -84,7 +90,7 @@ def quantiles(
     By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
     one pass over the particles, and XLA's sort on a CPU is slow.
     """
-    w = normalised(log_weights)
+    w = _weights(log_weights)
 
     def of_component(v):
         def halve(_, bounds):
@@ -114,7 +120,7 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
 
     Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
     """
-    w = normalised(log_weights)
+    w = _weights(log_weights)
     z = _counted(z, w)
     mean = w @ z
     centred = z - mean

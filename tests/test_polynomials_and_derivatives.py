@@ -12,7 +12,7 @@ from scipy.special import polygamma
 
 from epf_jax import derivatives
 from epf_jax.derivatives import taylor_expansion, unsupported_primitives
-from epf_jax.polynomials import is_zero, evaluate, monomials, multi_indices, multiply, num_coefficients
+from epf_jax.polynomials import evaluate, is_zero, monomials, multi_indices, multiply, num_coefficients
 
 VALUE = {1: numpy_polynomial.polyval, 2: numpy_polynomial.polyval2d, 3: numpy_polynomial.polyval3d}
 

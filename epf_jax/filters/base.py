@@ -176,7 +176,7 @@ def step_info(selection: Selection, *weighings: Weighing, acceptance: Any, num_b
         ancestors=selection.ancestors,
         acceptance=jnp.mean(jnp.asarray(acceptance)),
         num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
-        num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities)),
+        num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities, float)).astype(int),  # as `weights.count` does
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
         log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])),
     )

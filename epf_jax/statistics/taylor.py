@@ -28,11 +28,10 @@ from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import depends_on, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.polynomials import evaluate, is_zero, multiply, num_coefficients
+from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require_inspectable, whiten
-
 
 _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA compiles one of them all far sooner
 
@@ -145,21 +144,46 @@ def _add(s, phi):
     return jax.tree.map(lambda total, new: total if is_zero(new) else total + new, s, phi)
 
 
-def _kept(polynomial: Sequence[Any]) -> Any:
-    """The coefficients as they are summed: one number each, or one array of them where they are many.
+class _Kept(NamedTuple):
+    """Which coefficients of a polynomial are summed, and how they are stored: one number each, or one array of many.
 
-    Without the constant, which says nothing of theta, and would be the largest number in the sum.
+    Left out are the constant, which says nothing of theta and would be the largest number in the sum, and coefficients
+    that vanish whatever the data are.
     """
-    coefficients = (np.zeros(()), *polynomial[1:])
-    return coefficients if len(coefficients) <= _SEPARATE else jnp.stack(coefficients)
+
+    size: int
+    indices: tuple[int, ...]
+
+    @property
+    def zero(self) -> Any:
+        num = len(self.indices)
+        return tuple(jnp.zeros(()) for _ in range(num)) if num <= _SEPARATE else jnp.zeros(num)
+
+    def pack(self, polynomial: Sequence[Any]) -> Any:
+        kept = tuple(polynomial[i] for i in self.indices)
+        return kept if len(kept) <= _SEPARATE else jnp.stack(kept)
+
+    def evaluate(self, s: Any, dz: Float[Array, " P"], degree: int) -> Float[Array, ""]:
+        if dz.shape[0] > 1:
+            return jnp.asarray(s) @ monomials(dz, degree)[np.array(self.indices)]
+        polynomial: list[Any] = [np.zeros(())] * self.size
+        for i, coefficient in zip(self.indices, s, strict=True):
+            polynomial[i] = coefficient
+        return evaluate(polynomial, dz, degree)
 
 
-def _zeros(num: int) -> Any:
-    return tuple(jnp.zeros(()) for _ in range(num)) if num <= _SEPARATE else jnp.zeros(num)
+def _kept(expand: Callable[..., list[Any]], example: tuple) -> _Kept:
+    vanish: list[bool] = []
+
+    def look(*args):
+        vanish[:] = [is_zero(h) for h in expand(*args)]
+
+    jax.eval_shape(look, *example)
+    return _Kept(len(vanish), tuple(i for i, zero in enumerate(vanish) if i and not zero))
 
 
 def _residuals(gaussian: GaussianTerm, c, order, example):
-    """`residuals(...)`: value - mean as a polynomial in dz with vectors for coefficients, and the scale to divide by."""
+    """`residuals(...)`: value - mean as a polynomial in dz, its coefficients vectors, and the scale to divide by."""
     x_prev, x, _, u = example
     name = f"mean of the {gaussian.term.name}"
     expand = taylor_expansion(gaussian.mean, c, order, x_prev, x, u, what=name)
@@ -176,14 +200,22 @@ def _squared_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     """Known noise: one polynomial of degree 2M, the theorem's."""
     residuals, p = _residuals(gaussian, c, order, example), c.shape[0]
 
-    def phi(x_prev, x, y, u):
+    def squares(x_prev, x, y, u):
         r, scale = residuals(x_prev, x, y, u)
         white = [h if is_zero(h) else solve_lower(scale, h) for h in r]
-        squares = [-0.5 * h.sum(axis=-1) for h in multiply(white, white, p, order)]
-        return (_kept(squares),)
+        return [-0.5 * h.sum(axis=-1) for h in multiply(white, white, p, order)]
 
-    zero = (_zeros(num_coefficients(p, 2 * order)),)
-    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, 2 * order))
+    return _of_polynomial(squares, 2 * order, example)
+
+
+def _of_polynomial(polynomial: Callable[..., list[Any]], degree: int, example, bounded: bool = True) -> _Piece:
+    """The piece whose share of the log-likelihood is a sum of polynomials in dz."""
+    kept = _kept(polynomial, example)
+
+    def phi(x_prev, x, y, u):
+        return (kept.pack(polynomial(x_prev, x, y, u)),)
+
+    return _Piece((kept.zero,), phi, lambda s, dz: kept.evaluate(s[0], dz, degree), bounded)
 
 
 def _noise_depends_on_theta_alone(gaussian: GaussianTerm, c, example) -> bool:
@@ -230,9 +262,4 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
 def _log_density(term: Term, c, order, example) -> _Piece:
     """Any family: the log-density itself, expanded to degree M."""
     expand = taylor_expansion(term.log_prob, c, order, *example, what=f"log-density of the {term.name}")
-
-    def phi(x_prev, x, y, u):
-        return (_kept(expand(x_prev, x, y, u)),)
-
-    zero = (_zeros(num_coefficients(c.shape[0], order)),)
-    return _Piece(zero, phi, lambda s, dz: evaluate(s[0], dz, order), bounded=False)
+    return _of_polynomial(expand, order, example, bounded=False)
