@@ -85,7 +85,8 @@ def _threefry(key: UInt32[Array, "2"], high: Words, low: Words) -> tuple[Words, 
             y = ((y << rotation) | (y >> (32 - rotation))) ^ x
         x = x + schedule[(block + 1) % 3]
         y = y + schedule[(block + 2) % 3] + jnp.uint32(block + 1)
-    return jnp.broadcast_arrays(x, y)
+    x, y = jnp.broadcast_arrays(x, y)
+    return x, y
 
 
 _HASHED = define_prng_impl(
