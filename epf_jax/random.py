@@ -51,38 +51,48 @@ def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]
 
 
 def _hash(key: UInt32[Array, "2"], size: int) -> Words:
-    a = _mix(jax.lax.iota(jnp.uint32, size) ^ key[0], (16, 0x7FEB352D, 15, 0x846CA68B, 16))
-    return _mix(a + key[1] + jnp.uint32(_PARITY), (16, 0x85EBCA6B, 13, 0xC2B2AE35, 16)) ^ a
+    return hashed_words(key[0], key[1], jax.lax.iota(jnp.uint32, size))
+
+
+def hashed_words(key_0: Words, key_1: Words, counters: Words) -> Words:
+    """The random word at each counter."""
+    a = _mix(counters ^ key_0, (16, 0x7FEB352D, 15, 0x846CA68B, 16))
+    return _mix(a + key_1 + jnp.uint32(_PARITY), (16, 0x85EBCA6B, 13, 0xC2B2AE35, 16)) ^ a
 
 
 def _mix(word: Words, constants: tuple[int, int, int, int, int]) -> Words:
     first, times, second, times_again, last = constants
-    word = (word ^ (word >> first)) * jnp.uint32(times)
-    word = (word ^ (word >> second)) * jnp.uint32(times_again)
-    return word ^ (word >> last)
+    word = (word ^ (word >> jnp.uint32(first))) * jnp.uint32(times)
+    word = (word ^ (word >> jnp.uint32(second))) * jnp.uint32(times_again)
+    return word ^ (word >> jnp.uint32(last))
 
 
 def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> Words:
-    children = _threefry(key, jnp.uint32(0), jax.lax.iota(jnp.uint32, math.prod(shape)))
+    children = split_words(key[0], key[1], jax.lax.iota(jnp.uint32, math.prod(shape)))
     return jnp.stack(children, axis=-1).reshape(*shape, 2)
 
 
+def split_words(key_0: Words, key_1: Words, numbers: Words) -> tuple[Words, Words]:
+    """The two words of each numbered child of a key."""
+    return _threefry((key_0, key_1), jnp.uint32(0), numbers)
+
+
 def _fold_in(key: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
-    return jnp.stack(_threefry(key, jnp.uint32(1), jnp.asarray(data).astype(jnp.uint32)))
+    return jnp.stack(_threefry((key[0], key[1]), jnp.uint32(1), jnp.asarray(data).astype(jnp.uint32)))
 
 
 def _seed(seed: Any) -> UInt32[Array, "2"]:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def _threefry(key: UInt32[Array, "2"], high: Words, low: Words) -> tuple[Words, Words]:
+def _threefry(key: tuple[Words, Words], high: Words, low: Words) -> tuple[Words, Words]:
     """Twenty rounds of threefry on the pair of counters (high, low)."""
     schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     x, y = high + schedule[0], low + schedule[1]
     for block in range(5):
         for rotation in _ROTATIONS[block % 2]:
             x = x + y
-            y = ((y << rotation) | (y >> (32 - rotation))) ^ x
+            y = ((y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation))) ^ x
         x = x + schedule[(block + 1) % 3]
         y = y + schedule[(block + 2) % 3] + jnp.uint32(block + 1)
     x, y = jnp.broadcast_arrays(x, y)

@@ -168,7 +168,17 @@ def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> 
     stratum = jnp.floor(reached)
     shift = u if u.ndim == 0 else u[jnp.minimum(stratum.astype(jnp.int32), n - 1)]
     m = jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
-    return jnp.minimum(_running_sum(jnp.zeros(n, jnp.int32).at[m].add(1, mode="drop")), n - 1)
+    return ancestors_of_counts(m)
+
+
+@jax.jit
+def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
+    """The ancestor of each offspring j: how many particles have counts, those of offspring up to and with them, <= j.
+
+    By a histogram of the counts and its running sum. (Inside a kernel of its own, `kernel.one_kernel` bisects instead.)
+    """
+    n = counts.shape[0]
+    return jnp.minimum(_running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop")), n - 1)
 
 
 def _running_sum(x: Array) -> Array:

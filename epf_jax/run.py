@@ -136,7 +136,9 @@ def _scan(filter_, levels, history, key_steps, state, y, inputs):
 
     # One batch of keys for all steps: deriving each inside the loop costs a small filter a tenth of its step on a CPU.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
-    final, rows = jax.lax.scan(body, state, (keys, y, inputs))
+    # Two steps to a turn spare a GPU the copies of the state that one would need; on a CPU they cost more than they spare.
+    unroll = 2 if jax.default_backend() == "gpu" else 1
+    final, rows = jax.lax.scan(body, state, (keys, y, inputs), unroll=unroll)
     return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
 
 

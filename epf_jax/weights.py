@@ -90,6 +90,8 @@ def quantiles(
     By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
     one pass over the particles, and XLA's sort on a CPU is slow.
     """
+    if len(levels) == 0:
+        return jnp.zeros((*values.shape[1:], 0), log_weights.dtype)
     w = _weights(log_weights)
 
     def of_component(v):

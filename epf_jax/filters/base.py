@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
+from epf_jax.kernel import on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.random import stream
@@ -81,6 +82,9 @@ class Filter(NamedTuple):
         return f"<{self.description}>"
 
 
+_PARTICLES = (False, FilterState(True, True, True, True, False, False), False, False)  # which arguments of a step are
+
+
 def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
     """The state before any observation: N draws of theta and x_0, each with the statistic of its x_0."""
     key_theta, key_state = jax.random.split(key)
@@ -111,7 +115,7 @@ def build_filter(
         check_is_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
-        state, info = step(key, state, y, u)
+        state, info = on_device(step, num_particles, _PARTICLES, key, state, y, u)
         return _strongly_typed(state), info
 
     return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description)

@@ -1,0 +1,681 @@
+"""One GPU kernel for a whole step of a small filter.
+
+A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them. `one_kernel`
+takes a function as it is written, a filter's step or its summaries, and runs it as one Pallas kernel that keeps the
+particles in registers. The function's jaxpr is evaluated with every array taken apart into *cells*: a cell is one
+number, or one number for each particle (the lanes of the kernel's single block, padded to a power of two). What crosses
+particles, sums, running sums and the reading of ancestors, has a rule of its own; all else is arithmetic on cells.
+Under `vmap` the kernel gets a grid, one block for each filter.
+
+A function with a primitive that has no rule raises `NotFusable` and is left to XLA. The same kernel runs in Pallas'
+interpreter on a CPU, where the tests hold it against the function itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from epf_jax.random import hashed_words, split_words
+
+MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+_SCRATCH_SLOTS = 8  # arrays of one word per particle, through which particles read what others have computed
+_LANES_PER_WARP = 128
+_UNROLL = 4  # loops up to this length are written out
+
+
+class NotFusable(Exception):  # noqa: N818  it says what a function is
+    """What stands in the way of running a function as one kernel."""
+
+
+class Cells(NamedTuple):
+    """An array taken apart: `items` has its shape without the particles' axis, which stands at `axis` (None for none)."""
+
+    items: np.ndarray
+    axis: int | None
+
+
+class _Block(NamedTuple):
+    """What the rules know of the kernel that they write."""
+
+    num: int  # of particles
+    lane: jax.Array  # 0, 1, ...
+    inside: jax.Array  # which lanes are particles
+    sources: dict[int, Any]  # an unchanged input's place in memory, by the id of its value
+    memory: Any  # scratch
+    free: list[int]  # offsets of its unused slots
+    barrier: Callable[[], None]
+
+
+def one_kernel(function: Callable, num_particles: int, axes: Any, *args: Any, interpret: bool = False) -> Any:
+    """`function(*args)` in one kernel.
+
+    Args:
+        function: a function of arrays and keys.
+        num_particles: N, at most `MAX_PARTICLES`.
+        axes: a prefix of the tuple `args`: True where leaves have a leading axis of particles, False elsewhere.
+        args: the arguments.
+        interpret: whether to run in Pallas' interpreter.
+
+    Raises:
+        NotFusable: where the function does something that has no rule.
+    """
+    if num_particles > MAX_PARTICLES:
+        raise NotFusable(f"{num_particles} particles, more than the {MAX_PARTICLES} of one block")
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    jaxpr = closed.jaxpr
+    flags = jax.tree.leaves(jax.tree.map(lambda flag, tree: jax.tree.map(lambda _: flag, tree), axes, args))
+    by_particle = [np.shape(const)[:1] == (num_particles,) for const in closed.consts] + flags
+    given = [*closed.consts, *jax.tree.leaves(args)]
+    variables = [*jaxpr.constvars, *jaxpr.invars]
+    _check_words([v.aval for v in (*variables, *jaxpr.outvars)])
+    width = 1 << (num_particles - 1).bit_length()
+
+    def kernel(*refs):
+        sources, results, memory = refs[: len(given)], refs[len(given) : -1], refs[-1]
+        lane = jax.lax.iota(jnp.int32, width)
+        slots = [i * width for i in range(_SCRATCH_SLOTS)]
+        barrier = (lambda: None) if interpret else plgpu.debug_barrier
+        block = _Block(num_particles, lane, lane < num_particles, {}, memory, slots, barrier)
+        loaded = [_load(block, r, v.aval, p) for r, v, p in zip(sources, variables, by_particle, strict=True)]
+        values = _evaluate(block, jaxpr, loaded)
+        for ref, value, v in zip(results, [value for value in values if value.items.size], made, strict=True):
+            _store(block, ref, value, v.aval)
+
+    made = [v for v in jaxpr.outvars if v.aval.size]  # of arrays with no entries there is nothing to compute
+    words = [_word_shape(v.aval) for v in made]
+    *found, _ = pl.pallas_call(
+        kernel,
+        out_shape=[*words, jax.ShapeDtypeStruct((_SCRATCH_SLOTS * width,), jnp.int32)],
+        compiler_params=None if interpret else plgpu.CompilerParams(num_warps=max(width // _LANES_PER_WARP, 1), num_stages=1),
+        interpret=interpret,
+    )(*map(_as_words, given))
+    remaining = iter(found)
+    found = [
+        next(remaining).reshape(v.aval.shape).astype(v.aval.dtype) if v.aval.size else jnp.zeros(v.aval.shape, v.aval.dtype)
+        for v in jaxpr.outvars
+    ]
+    return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+
+def on_device(function: Callable, num_particles: int, axes: Any, *args: Any) -> Any:
+    """`function(*args)`: as one kernel where the filter is small and the device a GPU, and by XLA elsewhere."""
+    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
+        return function(*args)
+
+    def fused(*args):
+        return one_kernel(function, num_particles, axes, *args)
+
+    try:
+        jax.eval_shape(fused, *args)
+    except NotFusable:
+        return function(*args)
+    return jax.lax.platform_dependent(*args, cuda=fused, default=function)
+
+
+# ------------------------------------------------------------------------------------------ in and out of the kernel
+
+
+def _is_key(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def _full_shape(aval: Any) -> tuple[int, ...]:
+    """The shape of an array's items: a key is two words."""
+    return (*aval.shape, 2) if _is_key(aval) else aval.shape
+
+
+def _check_words(avals: list[Any]) -> None:
+    for aval in avals:
+        if _is_key(aval):
+            if aval.shape != () or aval.dtype.itemsize != 8:
+                raise NotFusable("keys other than one of two words")
+        elif aval.dtype != bool and jnp.dtype(aval.dtype).itemsize != 4:
+            raise NotFusable(f"an array of {aval.dtype}: the kernel works in 4-byte numbers")
+
+
+def _as_words(leaf: Any) -> jax.Array:
+    """An input as an array of 4-byte numbers with at least one axis."""
+    leaf = jax.random.key_data(leaf) if _is_key(jnp.asarray(leaf)) else jnp.asarray(leaf)
+    leaf = leaf.astype(jnp.int32) if leaf.dtype == bool else leaf
+    return leaf.reshape(1) if leaf.ndim == 0 else leaf
+
+
+def _word_shape(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape or (1,), jnp.int32 if aval.dtype == bool else aval.dtype)
+
+
+def _load(block: _Block, ref: Any, aval: Any, by_particle: bool) -> Cells:
+    shape = _full_shape(aval)
+
+    def item(place):
+        if not by_particle:
+            value = ref[place or (0,)]
+        else:
+            value = plgpu.load(ref.at[(block.lane, *place)], mask=block.inside, other=0)
+            block.sources[id(value)] = (value, ref, place)
+        return value != 0 if aval.dtype == bool else value
+
+    return _filled(shape[1:] if by_particle else shape, item, 0 if by_particle else None)
+
+
+def _store(block: _Block, ref: Any, cells: Cells, aval: Any) -> None:
+    by_particle = aval.shape[:1] == (block.num,)
+    if cells.axis not in ((0, None) if by_particle else (None,)):
+        raise NotFusable(f"a result of shape {aval.shape} with its particles along axis {cells.axis}")
+    if by_particle and cells.axis is None:
+        raise NotFusable("a result per particle that is no lane")
+    for place in np.ndindex(*cells.items.shape):
+        value = jnp.asarray(cells.items[place], aval.dtype)
+        value = value.astype(jnp.int32) if aval.dtype == bool else value
+        if by_particle:
+            plgpu.store(ref.at[(block.lane, *place)], _spread(block, value), mask=block.inside)
+        else:
+            ref[place or (0,)] = value
+
+
+# --------------------------------------------------------------------------------------------------- the evaluation
+
+
+def _evaluate(block: _Block, jaxpr: Any, inputs: list[Cells]) -> list[Cells]:
+    env: dict[Any, Cells] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
+
+    def read(variable):
+        return _constant(block, variable.val) if hasattr(variable, "val") else env[variable]
+
+    for eqn in _needed(jaxpr):
+        env.update(zip(eqn.outvars, _apply(block, eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _call(block: _Block, closed: Any, inputs: list[Cells]) -> list[Cells]:
+    return _evaluate(block, closed.jaxpr, [*(_constant(block, const) for const in closed.consts), *inputs])
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that lead to a result."""
+    live, needed = {v for v in jaxpr.outvars if not hasattr(v, "val")}, []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in live for v in eqn.outvars):
+            needed.append(eqn)
+            live.update(v for v in eqn.invars if not hasattr(v, "val"))
+    return needed[::-1]
+
+
+def _constant(block: _Block, value: Any) -> Cells:
+    array = np.asarray(value)
+    if block.num in array.shape and block.num > 1:
+        raise NotFusable("an inner constant with a number for each particle")
+    return _filled(array.shape, lambda place: array[place], None)
+
+
+def _filled(inner: tuple[int, ...], item: Callable[[tuple], Any], axis: int | None) -> Cells:
+    items = np.empty(inner, object)
+    for place in np.ndindex(*inner):
+        items[place] = item(place)
+    return Cells(items, axis)
+
+
+def _spread(block: _Block, value: Any) -> jax.Array:
+    return jnp.broadcast_to(value, block.lane.shape)
+
+
+def _apply(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    name, params = eqn.primitive.name, eqn.params
+    if name in ("jit", "pjit", "closed_call") and params.get("name") in _NAMED:
+        return [_NAMED[params["name"]](block, *inputs)]
+    if name in ("jit", "pjit", "closed_call", "custom_jvp_call"):
+        return _call(block, params["call_jaxpr"] if name == "custom_jvp_call" else params["jaxpr"], inputs)
+    if name in _CONTROL:
+        return _CONTROL[name](block, eqn, inputs)
+    if name in _ELEMENTWISE:
+        return [_elementwise(block, eqn, inputs)]
+    if name in _RULES:
+        return [_RULES[name](block, eqn, *inputs)]
+    raise NotFusable(f"the primitive {name!r}, which has no rule")
+
+
+# ------------------------------------------------------------------------------------------------------- arithmetic
+
+_ELEMENTWISE = frozenset(
+    "abs add add_any and atan2 bitcast_convert_type ceil clamp convert_element_type copy cos cosh div eq erf_inv exp exp2 "
+    "expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow rem rsqrt select_n "
+    "shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor".split()
+)
+
+
+def _elementwise(block: _Block, eqn: Any, inputs: list[Cells]) -> Cells:
+    shape = eqn.outvars[0].aval.shape
+    axis = next((c.axis for c in inputs if c.axis is not None), None)
+    inner = _inner(shape, axis)
+    spread = [np.broadcast_to(_aligned(c, axis, len(shape)), inner) for c in inputs]
+    return _filled(inner, lambda place: _bind(block, eqn, [s[place] for s in spread]), axis)
+
+
+def _aligned(c: Cells, axis: int | None, ndim: int) -> np.ndarray:
+    """The items of an array that meets others with their particles along `axis`: a single number, or alike."""
+    if c.items.ndim == 0 or c.axis == axis:
+        return c.items
+    if c.axis is None and c.items.ndim == ndim and c.items.shape[axis] == 1:
+        return np.squeeze(c.items, axis)
+    raise NotFusable(f"arithmetic on arrays with their particles along axes {c.axis} and {axis}")
+
+
+def _inner(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+
+
+def _bind(block: _Block, eqn: Any, values: list[Any]) -> Any:
+    name = eqn.primitive.name
+    values = [jnp.asarray(v, i.aval.dtype) for v, i in zip(values, eqn.invars, strict=True)]
+    if any(v.ndim for v in values):
+        values = [_spread(block, v) for v in values]
+    if name in ("copy", "stop_gradient"):
+        return values[0]
+    if name == "convert_element_type":
+        return values[0].astype(eqn.params["new_dtype"])
+    return eqn.primitive.bind(*values, **eqn.params)
+
+
+def _reduction(combine: Callable, over_lanes: Callable, neutral: Callable) -> Callable:
+    def rule(block: _Block, eqn: Any, x: Cells) -> Cells:
+        axes, dtype, shape = eqn.params["axes"], eqn.invars[0].aval.dtype, eqn.outvars[0].aval.shape
+        moved = [a - (x.axis is not None and a > x.axis) for a in axes if a != x.axis]
+        front = np.moveaxis(x.items, moved, range(len(moved))).reshape(-1, *_inner_after(x, moved))
+        across = x.axis is not None and x.axis in axes
+        axis = None if x.axis is None or across else x.axis - sum(a < x.axis for a in axes)
+
+        def item(place):
+            total = front[(0, *place)]
+            for i in range(1, front.shape[0]):
+                total = combine(total, front[(i, *place)])
+            if across:
+                lanes = _spread(block, jnp.asarray(total, dtype))
+                total = over_lanes(jnp.where(block.inside, lanes, jnp.asarray(neutral(dtype), dtype)))
+            return total
+
+        return _filled(_inner(shape, axis), item, axis)
+
+    return rule
+
+
+def _inner_after(x: Cells, removed: list[int]) -> tuple[int, ...]:
+    return tuple(size for i, size in enumerate(x.items.shape) if i not in removed)
+
+
+def _extreme(sign: float) -> Callable:
+    def of(dtype):
+        if jnp.issubdtype(dtype, jnp.floating):
+            return sign * jnp.inf
+        return jnp.iinfo(dtype).max if sign > 0 else jnp.iinfo(dtype).min
+
+    return of
+
+
+def _cumsum(block: _Block, eqn: Any, x: Cells) -> Cells:
+    if eqn.params["axis"] != x.axis or eqn.params["reverse"]:
+        raise NotFusable("a running sum that is not over the particles")
+    zero = jnp.zeros((), eqn.invars[0].aval.dtype)
+    return _map(lambda v: jax.lax.cumsum(jnp.where(block.inside, _spread(block, v), zero), axis=0), x)
+
+
+def _map(function: Callable, x: Cells) -> Cells:
+    return _filled(x.items.shape, lambda place: function(x.items[place]), x.axis)
+
+
+def _dot_general(block: _Block, eqn: Any, x: Cells, y: Cells) -> Cells:
+    (contract_x, contract_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
+    labels_x, labels_y = {}, {}
+    for kind, xs, ys in (("c", contract_x, contract_y), ("b", batch_x, batch_y)):
+        for i, (a, b) in enumerate(zip(xs, ys, strict=True)):
+            labels_x[a] = labels_y[b] = (kind, i)
+    shapes = [v.aval.shape for v in eqn.invars]
+    for labels, shape, kind in ((labels_x, shapes[0], "x"), (labels_y, shapes[1], "y")):
+        labels.update({a: (kind, a) for a in range(len(shape)) if a not in labels})
+    lanes = {labels[c.axis] for labels, c in ((labels_x, x), (labels_y, y)) if c.axis is not None}
+    if len(lanes) > 1:
+        raise NotFusable("a matrix product with particles along two axes")
+    lane = next(iter(lanes), None)
+    sizes = {label: shapes[0][a] for a, label in labels_x.items()} | {b: shapes[1][a] for a, b in labels_y.items()}
+    if lane is not None and any(
+        c.axis is None and lane in labels.values() for labels, c in ((labels_x, x), (labels_y, y))
+    ):
+        raise NotFusable("a matrix product of lanes with numbers that are none")
+    out = [labels_x[a] for a in batch_x] + [b for b in labels_x.values() if b[0] == "x"]
+    out = sorted(out[: len(batch_x)]) + sorted(out[len(batch_x) :]) + sorted(b for b in labels_y.values() if b[0] == "y")
+    summed = [label for label in sizes if label[0] == "c" and label != lane]
+    axis = out.index(lane) if lane in out else None
+    kept = [label for label in out if label != lane]
+
+    def pick(c, labels, where):
+        return c.items[tuple(where[labels[a]] for a in range(len(labels)) if a != c.axis)]
+
+    def item(place):
+        total = None
+        for inner in np.ndindex(*(sizes[label] for label in summed)):
+            where = dict(zip(kept, place, strict=True)) | dict(zip(summed, inner, strict=True))
+            term = jnp.asarray(pick(x, labels_x, where)) * pick(y, labels_y, where)
+            total = term if total is None else total + term
+        if lane is not None and lane[0] == "c":
+            total = jnp.sum(jnp.where(block.inside, _spread(block, total), jnp.zeros((), total.dtype)))
+        return total
+
+    return _filled(tuple(sizes[label] for label in kept), item, axis)
+
+
+# ------------------------------------------------------------------------------------------------- particles' places
+
+
+def _gather(block: _Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
+    """`x[indices]` along the particles of both."""
+    numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    plain = (
+        x.axis == indices.axis == 0
+        and numbers.start_index_map == numbers.collapsed_slice_dims == (0,)
+        and not numbers.operand_batching_dims
+        and tuple(eqn.params["slice_sizes"]) == (1, *shape[1:])
+        and numbers.offset_dims == tuple(range(1, len(shape)))
+    )
+    if not plain:
+        raise NotFusable(f"a gather that is not of whole particles: {eqn} {eqn.invars[0].aval} {eqn.invars[1].aval} {x.axis} {indices.axis}")
+    index = jnp.clip(indices.items.reshape(-1)[0], 0, block.num - 1)
+    return _map(lambda value: _read_at(block, value, index), x)
+
+
+def _read_at(block: _Block, value: Any, index: jax.Array) -> jax.Array:
+    """Every lane's reading of the value in lane `index`: from where it was loaded, or through scratch memory."""
+    if id(value) in block.sources:
+        _, ref, place = block.sources[id(value)]
+        return plgpu.load(ref.at[(index, *place)])
+    value = _spread(block, value)
+    if value.dtype == bool:
+        return _through_memory(block, value.astype(jnp.int32))(index) != 0
+    words = _through_memory(block, jax.lax.bitcast_convert_type(value, jnp.int32))(index)
+    return jax.lax.bitcast_convert_type(words, value.dtype)
+
+
+def _through_memory(block: _Block, words: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """A function that reads other lanes' words."""
+    if not block.free:
+        raise NotFusable(f"more than {_SCRATCH_SLOTS} arrays that particles read from each other")
+    start = block.free.pop()
+    plgpu.store(block.memory.at[start + block.lane], words)
+    block.barrier()
+    return lambda index: plgpu.load(block.memory.at[start + index])
+
+
+def _ancestors_of_counts(block: _Block, counts: Cells) -> Cells:
+    """`resampling.ancestors_of_counts`, by bisection: how many of the sorted counts are at most j, in lane j."""
+    beyond = jnp.int32(2**30)
+    counts_at = _through_memory(block, jnp.where(block.inside, _spread(block, counts.items[()]), beyond))
+    below, step = jnp.zeros_like(block.lane), block.lane.shape[0]
+    while step > 1:
+        step //= 2
+        below = jnp.where(counts_at(below + (step - 1)) <= block.lane, below + step, below)
+    return _filled((), lambda _: jnp.minimum(below, block.num - 1), 0)
+
+
+# ---------------------------------------------------------------------------------------------------- random numbers
+
+
+def _random_bits(block: _Block, eqn: Any, key: Cells) -> Cells:
+    shape = eqn.params["shape"]
+    if eqn.params["bit_width"] != 32:
+        raise NotFusable("random numbers of other than 32 bits")
+    axis = shape.index(block.num) if block.num in shape else None
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
+
+    def item(place):
+        full = list(place) if axis is None else [*place[:axis], 0, *place[axis:]]
+        counter = jnp.uint32(int(np.dot(full, strides[: len(full)])) if full else 0)
+        if axis is not None:
+            counter = counter + block.lane.astype(jnp.uint32) * jnp.uint32(int(strides[axis]))
+        return hashed_words(key.items[0], key.items[1], counter)
+
+    return _filled(_inner(shape, axis), item, axis)
+
+
+def _random_split(block: _Block, eqn: Any, key: Cells) -> Cells:
+    shape = eqn.params["shape"]
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    items = np.empty((*shape, 2), object)
+    for place in np.ndindex(*shape):
+        items[(*place, 0)], items[(*place, 1)] = split_words(*key.items, jnp.uint32(int(numbers[place])))
+    return Cells(items, None)
+
+
+# ------------------------------------------------------------------------------------------------------------ shapes
+
+
+def _broadcast_in_dim(block: _Block, eqn: Any, x: Cells) -> Cells:
+    shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    axis = dims[x.axis] if x.axis is not None else None
+    items = x.items
+    if axis is None:  # a new axis as long as there are particles holds the same number in every lane
+        old = dict(zip(dims, items.shape, strict=True))
+        axis = next((i for i, size in enumerate(shape) if size == block.num and old.get(i, 1) == 1), None)
+        if axis in dims:
+            items = np.squeeze(items, dims.index(axis))
+    kept = [d for d in dims if d != axis]
+    spread = [1] * len(_inner(shape, axis))
+    for d, size in zip(kept, items.shape, strict=True):
+        spread[d - (axis is not None and d > axis)] = size
+    return Cells(np.broadcast_to(items.reshape(spread), _inner(shape, axis)), axis)
+
+
+def _reshape(block: _Block, eqn: Any, x: Cells) -> Cells:
+    old, new = (_full_shape(v.aval) for v in (eqn.invars[0], eqn.outvars[0]))
+    if x.axis is None:
+        return Cells(x.items.reshape(new), None)
+    before = int(np.prod(old[: x.axis], dtype=int))
+    for b, size in enumerate(new):
+        if size == block.num and int(np.prod(new[:b], dtype=int)) == before:
+            return Cells(x.items.reshape(_inner(new, b)), b)
+    raise NotFusable("a reshape that takes the particles' axis apart")
+
+
+def _transpose(block: _Block, eqn: Any, x: Cells) -> Cells:
+    order = eqn.params["permutation"]
+    if x.axis is None:
+        return Cells(np.transpose(x.items, order), None)
+    inner = [a - (a > x.axis) for a in order if a != x.axis]
+    return Cells(np.transpose(x.items, inner), order.index(x.axis))
+
+
+def _slice(block: _Block, eqn: Any, x: Cells) -> Cells:
+    p, shape = eqn.params, eqn.invars[0].aval.shape
+    strides = p["strides"] or (1,) * len(shape)
+    parts = [slice(*part) for part in zip(p["start_indices"], p["limit_indices"], strides, strict=True)]
+    if x.axis is None:
+        return Cells(x.items[(*parts, ...)], None)
+    particles = range(block.num)[parts.pop(x.axis)]
+    items = x.items[(*parts, ...)]
+    if particles == range(block.num):
+        return Cells(items, x.axis)
+    if len(particles) > 1:
+        raise NotFusable("a slice of the particles")
+    zero, chosen = jnp.zeros((), eqn.invars[0].aval.dtype), block.lane == particles[0]
+    one = _map(lambda v: jnp.sum(jnp.where(chosen, _spread(block, v), zero)), Cells(items, None))
+    return Cells(np.expand_dims(one.items, x.axis), None)
+
+
+def _joined(block: _Block, parts: tuple[Cells, ...], join: Callable, position: int, ndim: int) -> Cells:
+    """Cells joined along the axis `position` of arrays with `ndim` axes, the particles' elsewhere."""
+    axis = next((c.axis for c in parts if c.axis is not None), None)
+    if any(c.axis != axis for c in parts) or axis == position:
+        raise NotFusable("arrays joined along or across the particles' axis")
+    return Cells(join([c.items for c in parts], position - (axis is not None and position > axis)), axis)
+
+
+def _concatenate(block: _Block, eqn: Any, *parts: Cells) -> Cells:
+    return _joined(block, parts, np.concatenate, eqn.params["dimension"], len(eqn.outvars[0].aval.shape))
+
+
+def _stack(block: _Block, eqn: Any, *parts: Cells) -> Cells:
+    at = eqn.params["axis"]
+    axes = {c.axis for c in parts}
+    if len(axes) > 1:
+        raise NotFusable("a stack of arrays with their particles along different axes")
+    axis = axes.pop()
+    items = np.stack([c.items for c in parts], at - (axis is not None and at > axis))
+    return Cells(items, None if axis is None else axis + (at <= axis))
+
+
+def _pad(block: _Block, eqn: Any, x: Cells, value: Cells) -> Cells:
+    config = list(eqn.params["padding_config"])
+    if x.axis is not None and config.pop(x.axis) != (0, 0, 0):
+        raise NotFusable("padding of the particles' axis")
+    if any(low < 0 or high < 0 or inner for low, high, inner in config):
+        raise NotFusable("padding that cuts or spreads")
+    items = np.full([n + low + high for n, (low, high, _) in zip(x.items.shape, config, strict=True)], None, object)
+    items[...] = value.items[()]
+    items[tuple(slice(low, low + n) for n, (low, _, _) in zip(x.items.shape, config, strict=True))] = x.items
+    return Cells(items, x.axis)
+
+
+def _iota(block: _Block, eqn: Any) -> Cells:
+    shape, along, dtype = eqn.params["shape"], eqn.params["dimension"], eqn.params["dtype"]
+    axis = along if shape[along] == block.num else (shape.index(block.num) if block.num in shape else None)
+    if axis == along:
+        return _filled(_inner(shape, axis), lambda _: block.lane.astype(dtype), axis)
+    at = along - (axis is not None and along > axis)
+    return _filled(_inner(shape, axis), lambda place: jnp.asarray(place[at], dtype), axis)
+
+
+# ----------------------------------------------------------------------------------------------------------- control
+
+
+def _cond(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    index, *operands = inputs
+    chosen, branches = index.items[()], eqn.params["branches"]
+    if isinstance(chosen, (int, np.integer)):
+        return _call(block, branches[int(chosen)], operands)
+    if len(branches) != 2:
+        raise NotFusable("a choice between more than two branches")
+    no, yes = (_call(block, branch, operands) for branch in branches)
+
+    def choose(a, b, aval):
+        axis = a.axis if a.axis is not None else b.axis
+        if a.axis != b.axis and aval.shape:
+            raise NotFusable("branches with their particles along different axes")
+        pick = lambda place: jnp.where(jnp.asarray(chosen) != 0, b.items[place], a.items[place])  # noqa: E731
+        return _filled(a.items.shape, pick, axis)
+
+    return [choose(a, b, v.aval) for a, b, v in zip(no, yes, eqn.outvars, strict=True)]
+
+
+def _platform_index(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    """The branch that is for a GPU, or for all."""
+    platforms = eqn.params["platforms"]
+    named = [i for i, names in enumerate(platforms) if names and ("cuda" in names or "gpu" in names)]
+    others = [i for i, names in enumerate(platforms) if not names]
+    return [_filled((), lambda _: int((named + others)[0]), None)]
+
+
+def _scan(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    p = eqn.params
+    length, (num_consts, num_carry) = p["length"], _loop_arguments(p, len(inputs))
+    consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
+    rows = inputs[num_consts + num_carry :]
+    avals = [v.aval for v in eqn.outvars[:num_carry]]
+    if length > _UNROLL:
+        if rows or len(eqn.outvars) > num_carry:
+            raise NotFusable(f"a loop of {length} steps over rows")
+        return _loop(block, p["jaxpr"], consts, carry, avals, length)
+    if any(c.axis == 0 for c in rows):
+        raise NotFusable("a loop over the particles")
+    made = []
+    for i in reversed(range(length)) if p["reverse"] else range(length):
+        row = [Cells(c.items[i, ...], None if c.axis is None else c.axis - 1) for c in rows]
+        out = _call(block, p["jaxpr"], [*consts, *carry, *row])
+        carry = out[:num_carry]
+        made.append(out[num_carry:])
+    made = made[::-1] if p["reverse"] else made
+    stacked = [
+        Cells(np.stack([row[k].items for row in made]), None if made[0][k].axis is None else made[0][k].axis + 1)
+        for k in range(len(eqn.outvars) - num_carry)
+    ]
+    return [*carry, *stacked]
+
+
+def _loop_arguments(params: dict[str, Any], num: int) -> tuple[int, int]:
+    """How many of a scan's arguments are constants, and how many are carried: two spellings, of jax 0.10 and 0.11."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(list(range(num))).unpack()
+    return len(list(consts)), len(list(carry))
+
+
+def _loop(block: _Block, body: Any, consts: list[Cells], carry: list[Cells], avals: list[Any], length: int) -> list[Cells]:
+    """A long loop with no rows stays a loop."""
+    shapes = [(c.items.shape, c.axis) for c in carry]
+
+    def numbers(cells):
+        out = []
+        for c, (inner, axis), aval in zip(cells, shapes, avals, strict=True):
+            if c.items.shape != inner or c.axis != axis:
+                raise NotFusable("a loop whose carry moves the particles' axis")
+            for value in c.items.ravel():
+                value = jnp.asarray(value, aval.dtype)
+                out.append(_spread(block, value) if axis is not None else value)
+        return tuple(out)
+
+    def cells(values):
+        values, out = list(values), []
+        for inner, axis in shapes:
+            out.append(_filled(inner, lambda _: values.pop(0), axis))
+        return out
+
+    final = jax.lax.fori_loop(
+        0, length, lambda _, values: numbers(_call(block, body, [*consts, *cells(values)])), numbers(carry)
+    )
+    return cells(final)
+
+
+def _split(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    (x,), at = inputs, eqn.params["axis"]
+    if at == x.axis:
+        raise NotFusable("a split of the particles")
+    ends = np.cumsum(eqn.params["sizes"])[:-1]
+    return [Cells(part, x.axis) for part in np.split(x.items, ends, at - (x.axis is not None and at > x.axis))]
+
+
+def _unstack(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    (x,), at = inputs, eqn.params["axis"]
+    if at == x.axis:
+        raise NotFusable("the particles taken apart")
+    items = np.moveaxis(x.items, at - (x.axis is not None and at > x.axis), 0)
+    axis = None if x.axis is None else x.axis - (at < x.axis)
+    return [Cells(items[i, ...], axis) for i in range(items.shape[0])]
+
+
+_CONTROL = {"split": _split, "unstack": _unstack, "cond": _cond, "platform_index": _platform_index, "scan": _scan}
+_NAMED = {"ancestors_of_counts": _ancestors_of_counts}
+_RULES = {
+    "reduce_sum": _reduction(lambda a, b: a + b, jnp.sum, lambda _: 0),
+    "reduce_max": _reduction(jnp.maximum, jnp.max, _extreme(-1)),
+    "reduce_min": _reduction(jnp.minimum, jnp.min, _extreme(1)),
+    "reduce_or": _reduction(jnp.logical_or, lambda v: jnp.max(v.astype(jnp.int32)) > 0, lambda _: False),
+    "reduce_and": _reduction(jnp.logical_and, lambda v: jnp.min(v.astype(jnp.int32)) > 0, lambda _: True),
+    "cumsum": _cumsum,
+    "dot_general": _dot_general,
+    "gather": _gather,
+    "random_bits": _random_bits,
+    "random_split": _random_split,
+    "random_wrap": lambda block, eqn, x: x,
+    "random_unwrap": lambda block, eqn, x: x,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "pad": _pad,
+    "iota": _iota,
+}
