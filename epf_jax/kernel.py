@@ -25,6 +25,8 @@ from epf_jax.random import hashed_words, split_words
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 _SCRATCH_SLOTS = 8  # arrays of one word per particle, through which particles read what others have computed
 _LANES_PER_WARP = 128
+_BLOCK = 1024  # elements, of the kernels over long vectors
+_BEYOND = 2**30  # more than any count of particles
 _UNROLL = 4  # loops up to this length are written out
 
 
@@ -91,12 +93,13 @@ def one_kernel(function: Callable, num_particles: int, axes: Any, *args: Any, in
     *found, _ = pl.pallas_call(
         kernel,
         out_shape=[*words, jax.ShapeDtypeStruct((_SCRATCH_SLOTS * width,), jnp.int32)],
-        compiler_params=None if interpret else plgpu.CompilerParams(num_warps=max(width // _LANES_PER_WARP, 1), num_stages=1),
-        interpret=interpret,
+        **_compiler(width, interpret),
     )(*map(_as_words, given))
     remaining = iter(found)
     found = [
-        next(remaining).reshape(v.aval.shape).astype(v.aval.dtype) if v.aval.size else jnp.zeros(v.aval.shape, v.aval.dtype)
+        next(remaining).reshape(v.aval.shape).astype(v.aval.dtype)
+        if v.aval.size
+        else jnp.zeros(v.aval.shape, v.aval.dtype)
         for v in jaxpr.outvars
     ]
     return jax.tree.unflatten(jax.tree.structure(shape), found)
@@ -115,6 +118,52 @@ def on_device(function: Callable, num_particles: int, axes: Any, *args: Any) -> 
     except NotFusable:
         return function(*args)
     return jax.lax.platform_dependent(*args, cuda=fused, default=function)
+
+
+def _compiler(width: int, interpret: bool) -> dict[str, Any]:
+    """Pallas' Triton backend with threads for blocks of `width`, or the interpreter."""
+    if interpret:
+        return {"interpret": True}
+    return {"compiler_params": plgpu.CompilerParams(num_warps=max(width // _LANES_PER_WARP, 1), num_stages=1)}
+
+
+def running_sum_by_blocks(x: jax.Array, *, interpret: bool = False) -> jax.Array:
+    """Cumulative sum of a long vector: each block's own in one kernel, then the blocks' totals, which are few."""
+    n, num_blocks = x.shape[0], -(-x.shape[0] // _BLOCK)
+
+    def kernel(x_ref, sums_ref, totals_ref):
+        place = pl.program_id(0) * _BLOCK + jax.lax.iota(jnp.int32, _BLOCK)
+        block = plgpu.load(x_ref.at[place], mask=place < n, other=0)
+        plgpu.store(sums_ref.at[place], jax.lax.cumsum(block, axis=0), mask=place < n)
+        totals_ref[pl.program_id(0)] = jnp.sum(block)
+
+    sums, totals = pl.pallas_call(
+        kernel,
+        grid=(num_blocks,),
+        out_shape=[jax.ShapeDtypeStruct((n,), x.dtype), jax.ShapeDtypeStruct((num_blocks,), x.dtype)],
+        **_compiler(_BLOCK, interpret),
+    )(x)
+    before = jnp.cumsum(totals) - totals
+    return sums + before[jnp.arange(n, dtype=jnp.int32) // _BLOCK]
+
+
+def ancestors_by_bisection(counts: jax.Array, *, interpret: bool = False) -> jax.Array:
+    """How many of the sorted counts are at most j, for j = 0..N-1, in one kernel; XLA's own search takes many."""
+    n = counts.shape[0]
+
+    def kernel(counts_ref, out_ref):
+        j = pl.program_id(0) * _BLOCK + jax.lax.iota(jnp.int32, _BLOCK)
+        below, step = jnp.zeros_like(j), 1 << n.bit_length()
+        while step > 1:
+            step //= 2
+            at = below + (step - 1)
+            count = plgpu.load(counts_ref.at[at], mask=at < n, other=_BEYOND)
+            below = jnp.where(count <= j, below + step, below)
+        plgpu.store(out_ref.at[j], below, mask=j < n)
+
+    grid = (-(-n // _BLOCK),)
+    shape = jax.ShapeDtypeStruct((n,), jnp.int32)
+    return pl.pallas_call(kernel, grid=grid, out_shape=shape, **_compiler(_BLOCK, interpret))(counts)
 
 
 # ------------------------------------------------------------------------------------------ in and out of the kernel
@@ -242,9 +291,60 @@ def _apply(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
 # ------------------------------------------------------------------------------------------------------- arithmetic
 
 _ELEMENTWISE = frozenset(
-    "abs add add_any and atan2 bitcast_convert_type ceil clamp convert_element_type copy cos cosh div eq erf_inv exp exp2 "
-    "expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow rem rsqrt select_n "
-    "shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor".split()
+    [
+        "abs",
+        "add",
+        "add_any",
+        "and",
+        "atan2",
+        "bitcast_convert_type",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "copy",
+        "cos",
+        "cosh",
+        "div",
+        "eq",
+        "erf_inv",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "not",
+        "or",
+        "pow",
+        "rem",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 
 
@@ -319,8 +419,15 @@ def _extreme(sign: float) -> Callable:
 def _cumsum(block: _Block, eqn: Any, x: Cells) -> Cells:
     if eqn.params["axis"] != x.axis or eqn.params["reverse"]:
         raise NotFusable("a running sum that is not over the particles")
-    zero = jnp.zeros((), eqn.invars[0].aval.dtype)
-    return _map(lambda v: jax.lax.cumsum(jnp.where(block.inside, _spread(block, v), zero), axis=0), x)
+    return _running_sum(block, x)
+
+
+def _running_sum(block: _Block, x: Cells) -> Cells:
+    def of(value):
+        lanes = _spread(block, value)
+        return jax.lax.cumsum(jnp.where(block.inside, lanes, jnp.zeros((), lanes.dtype)), axis=0)
+
+    return _map(of, x)
 
 
 def _map(function: Callable, x: Cells) -> Cells:
@@ -346,7 +453,9 @@ def _dot_general(block: _Block, eqn: Any, x: Cells, y: Cells) -> Cells:
     ):
         raise NotFusable("a matrix product of lanes with numbers that are none")
     out = [labels_x[a] for a in batch_x] + [b for b in labels_x.values() if b[0] == "x"]
-    out = sorted(out[: len(batch_x)]) + sorted(out[len(batch_x) :]) + sorted(b for b in labels_y.values() if b[0] == "y")
+    out = (
+        sorted(out[: len(batch_x)]) + sorted(out[len(batch_x) :]) + sorted(b for b in labels_y.values() if b[0] == "y")
+    )
     summed = [label for label in sizes if label[0] == "c" and label != lane]
     axis = out.index(lane) if lane in out else None
     kept = [label for label in out if label != lane]
@@ -381,7 +490,9 @@ def _gather(block: _Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
         and numbers.offset_dims == tuple(range(1, len(shape)))
     )
     if not plain:
-        raise NotFusable(f"a gather that is not of whole particles: {eqn} {eqn.invars[0].aval} {eqn.invars[1].aval} {x.axis} {indices.axis}")
+        raise NotFusable(
+            f"a gather that is not of whole particles: {eqn} {eqn.invars[0].aval} {eqn.invars[1].aval} {x.axis} {indices.axis}"
+        )
     index = jnp.clip(indices.items.reshape(-1)[0], 0, block.num - 1)
     return _map(lambda value: _read_at(block, value, index), x)
 
@@ -410,8 +521,7 @@ def _through_memory(block: _Block, words: jax.Array) -> Callable[[jax.Array], ja
 
 def _ancestors_of_counts(block: _Block, counts: Cells) -> Cells:
     """`resampling.ancestors_of_counts`, by bisection: how many of the sorted counts are at most j, in lane j."""
-    beyond = jnp.int32(2**30)
-    counts_at = _through_memory(block, jnp.where(block.inside, _spread(block, counts.items[()]), beyond))
+    counts_at = _through_memory(block, jnp.where(block.inside, _spread(block, counts.items[()]), jnp.int32(_BEYOND)))
     below, step = jnp.zeros_like(block.lane), block.lane.shape[0]
     while step > 1:
         step //= 2
@@ -610,7 +720,9 @@ def _loop_arguments(params: dict[str, Any], num: int) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
-def _loop(block: _Block, body: Any, consts: list[Cells], carry: list[Cells], avals: list[Any], length: int) -> list[Cells]:
+def _loop(
+    block: _Block, body: Any, consts: list[Cells], carry: list[Cells], avals: list[Any], length: int
+) -> list[Cells]:
     """A long loop with no rows stays a loop."""
     shapes = [(c.items.shape, c.axis) for c in carry]
 
@@ -654,7 +766,7 @@ def _unstack(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
 
 
 _CONTROL = {"split": _split, "unstack": _unstack, "cond": _cond, "platform_index": _platform_index, "scan": _scan}
-_NAMED = {"ancestors_of_counts": _ancestors_of_counts}
+_NAMED = {"ancestors_of_counts": _ancestors_of_counts, "running_sum": _running_sum}
 _RULES = {
     "reduce_sum": _reduction(lambda a, b: a + b, jnp.sum, lambda _: 0),
     "reduce_max": _reduction(jnp.maximum, jnp.max, _extreme(-1)),

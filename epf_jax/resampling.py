@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from epf_jax.kernel import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 Ancestors = Int[Array, " N"]
@@ -163,7 +164,7 @@ def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> 
     w = jnp.exp(log_weights - jnp.max(log_weights))
     whole, bits = (jnp.int64, 62) if w.dtype == jnp.float64 else (jnp.int32, 31)
     # Half the range is left free: rounding of the total must not make the last sums overflow.
-    counts = _running_sum((w * (2.0 ** (bits - 1) / jnp.sum(w))).astype(whole))
+    counts = running_sum((w * (2.0 ** (bits - 1) / jnp.sum(w))).astype(whole))
     reached = counts.astype(w.dtype) / counts[-1].astype(w.dtype) * n
     stratum = jnp.floor(reached)
     shift = u if u.ndim == 0 else u[jnp.minimum(stratum.astype(jnp.int32), n - 1)]
@@ -171,23 +172,35 @@ def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> 
     return ancestors_of_counts(m)
 
 
+# `kernel.one_kernel` knows the next two by their names, and has ways of its own for a filter that fits one block.
+
+
 @jax.jit
 def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
     """The ancestor of each offspring j: how many particles have counts, those of offspring up to and with them, <= j.
 
-    By a histogram of the counts and its running sum. (Inside a kernel of its own, `kernel.one_kernel` bisects instead.)
+    By a histogram of the counts and its running sum; on a GPU by bisection, in one kernel.
     """
     n = counts.shape[0]
-    return jnp.minimum(_running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop")), n - 1)
+
+    def by_histogram(counts):
+        return running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop"))
+
+    ancestors = jax.lax.platform_dependent(counts, cuda=ancestors_by_bisection, default=by_histogram)
+    return jnp.minimum(ancestors, n - 1)
 
 
-def _running_sum(x: Array) -> Array:
-    """Cumulative sum of whole numbers. On a CPU one loop over the elements is faster than XLA's parallel scan."""
+@jax.jit
+def running_sum(x: Array) -> Array:
+    """Cumulative sum of whole numbers.
+
+    On a CPU one loop over the elements is faster than XLA's parallel scan; on a GPU a kernel for each block of elements.
+    """
 
     def one_by_one(x):
         return jax.lax.scan(lambda total, x: (total + x, total + x), jnp.zeros((), x.dtype), x, unroll=8)[1]
 
-    return jax.lax.platform_dependent(x, cpu=one_by_one, default=jnp.cumsum)
+    return jax.lax.platform_dependent(x, cpu=one_by_one, cuda=running_sum_by_blocks, default=jnp.cumsum)
 
 
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"]) -> Ancestors:

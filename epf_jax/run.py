@@ -127,19 +127,58 @@ def replicate(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _scan(filter_, levels, history, key_steps, state, y, inputs):
+    layout: dict[str, Any] = {}
+
     def body(state, row):
         key, y, u = row
         state, info = filter_.step(key, state, y, u)
         # The barrier keeps XLA from fusing the summaries into the step: `step` alone gives the same bits.
         state, info = jax.lax.optimization_barrier((state, info))
-        return state, record(state, info, levels, history)
+        layout["row"] = record(state, info, levels, history)
+        return state, _pack(layout["row"])
 
     # One batch of keys for all steps: deriving each inside the loop costs a small filter a tenth of its step on a CPU.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
     # Two steps to a turn spare a GPU the copies of the state that one would need; on a CPU they cost more than they spare.
     unroll = 2 if jax.default_backend() == "gpu" else 1
     final, rows = jax.lax.scan(body, state, (keys, y, inputs), unroll=unroll)
+    rows = _unpack(rows, layout["row"])
     return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
+
+
+_SMALL = 64  # numbers; larger arrays are written on their own
+
+
+def _pack(row: Any) -> tuple[list[Array], list[Array]]:
+    """The small arrays of a row as one vector for each kind of number: one write a step instead of a dozen."""
+    leaves = jax.tree.leaves(row)
+    kinds = {}
+    for leaf in leaves:
+        if leaf.size <= _SMALL:
+            kinds.setdefault(_kind(leaf), []).append(jnp.ravel(leaf).astype(_kind(leaf)))
+    return [jnp.concatenate(parts) for parts in kinds.values()], [leaf for leaf in leaves if leaf.size > _SMALL]
+
+
+def _unpack(packed: tuple[list[Array], list[Array]], row: Any) -> Any:
+    """The rows of all steps, taken apart again into arrays like those of one row."""
+    leaves, treedef = jax.tree.flatten(row)
+    order = list(dict.fromkeys(_kind(leaf) for leaf in leaves if leaf.size <= _SMALL))
+    vectors, large = dict(zip(order, packed[0], strict=True)), iter(packed[1])
+    used = dict.fromkeys(order, 0)
+    rows = []
+    for leaf in leaves:
+        if leaf.size > _SMALL:
+            rows.append(next(large))
+            continue
+        kind, start = _kind(leaf), used[_kind(leaf)]
+        used[kind] += leaf.size
+        part = vectors[kind][:, start : start + leaf.size]
+        rows.append(part.reshape(part.shape[0], *leaf.shape).astype(leaf.dtype))
+    return jax.tree.unflatten(treedef, rows)
+
+
+def _kind(leaf: Any) -> Any:
+    return leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.result_type(int)
 
 
 def _in_pieces(filter_, key_steps, state, y, inputs, levels, history):

@@ -1,0 +1,123 @@
+"""One GPU: microseconds a step against the bars, what the kernels give over XLA alone, and smcx and cuthbert beside.
+
+Interleaved runs, medians, compile time apart. Every bootstrap filter estimates the same log-evidence, which is compared.
+Peers that cannot be imported are named. On a machine without a GPU nothing is measured.
+"""
+
+import statistics
+import time
+
+import jax
+import numpy as np
+
+import epf_jax as epf
+from benchmarks.report import save, show
+from benchmarks.speed.peers import PEERS, available
+from epf_jax import kernel
+
+THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
+STEPS = {1_000: 1000, 10_000: 1000, 100_000: 500, 1_000_000: 200}
+
+
+def bootstrap(model, n):
+    return epf.bootstrap_filter(model, n, theta=THETA)
+
+
+def extended(model, n):
+    return epf.extended_parameter_filter(model, n, statistic=epf.taylor(model, 7), proposal=epf.bootstrap())
+
+
+def running(filter_, y):
+    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+
+
+def replicating(filter_, y, batch):
+    replicate = jax.jit(lambda keys: epf.replicate(keys, filter_, y, levels=()).log_evidence[:, -1])
+    return lambda seed: replicate(jax.random.split(jax.random.key(seed), batch))
+
+
+def without_kernels(build):
+    """The same filter by XLA alone."""
+
+    def built(*args):
+        limit = kernel.MAX_PARTICLES
+        kernel.MAX_PARTICLES = 0
+        try:
+            run = build(*args)
+            jax.block_until_ready(run(0))  # traced and compiled now, while the kernels are off
+        finally:
+            kernel.MAX_PARTICLES = limit
+        return run
+
+    return built
+
+
+def race(contestants):
+    """Median seconds, first seconds and values of each contestant's `run(seed)`, taking turns."""
+    seconds, first, values = ({name: [] for name in contestants} for _ in range(3))
+    for repeat in range(REPEATS + 1):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            value = np.asarray(jax.block_until_ready(run(repeat)))
+            (seconds if repeat else first)[name].append(time.perf_counter() - start)
+            values[name].append(float(np.mean(value)))
+    return {name: (statistics.median(seconds[name]), first[name][0], values[name]) for name in contestants}
+
+
+def row(work, n, batch, num_steps, taken, bar=None):
+    seconds, first, values = taken
+    us = seconds / num_steps * 1e6
+    return {
+        "work": work,
+        "filters": batch,
+        "N": n,
+        "us a step": us,
+        "particle-steps a second": batch * n * num_steps / seconds,
+        "bar": bar or "",
+        "first call, s": first,
+        "log-evidence": statistics.mean(values),
+        "its sd": statistics.stdev(values),
+    }
+
+
+def main():
+    if jax.default_backend() != "gpu":
+        print("no GPU here: nothing measured")
+        return
+    model = epf.models.sinusoid()
+    _, series = epf.simulate(jax.random.key(0), model, THETA, 1000)
+    rows, versions = [], available()
+    bars = {1_000: "<= 20 us", 1_000_000: "<= 150 us"}
+    for n, num_steps in STEPS.items():
+        y = series[:num_steps]
+        contestants = {
+            "EPF, Taylor 7": running(extended(model, n), y),
+            "bootstrap": running(bootstrap(model, n), y),
+        }
+        if n <= kernel.MAX_PARTICLES:
+            contestants["EPF, Taylor 7, XLA alone"] = without_kernels(running)(extended(model, n), y)
+            contestants["bootstrap, XLA alone"] = without_kernels(running)(bootstrap(model, n), y)
+        if n in (1_000, 1_000_000):
+            for name in ("smcx", "cuthbert"):
+                if name in versions or PEERS[name].package in versions:
+                    contestants[name] = PEERS[name].build(y, n, np.float32)
+                else:
+                    rows.append({"work": f"{name}: not installed", "N": n})
+        for name, taken in race(contestants).items():
+            rows.append(row(name, n, 1, num_steps, taken, bars.get(n) if name == "EPF, Taylor 7" else None))
+    y = series[:200]
+    for batch in (16, 128, 1024, 8192):
+        runs = {"EPF, Taylor 7": replicating(extended(model, 1000), y, batch)}
+        if batch == BATCH:
+            runs["EPF, Taylor 7, XLA alone"] = without_kernels(replicating)(extended(model, 1000), y, batch)
+            runs["bootstrap"] = replicating(bootstrap(model, 1000), y, batch)
+        for name, taken in race(runs).items():
+            bar = ">= 8e9 a second" if batch == BATCH and name == "EPF, Taylor 7" else None
+            rows.append(row(name, 1000, batch, 200, taken, bar))
+    show("one GPU, SIN, float32, systematic resampling at every step, no quantiles", rows)
+    settings = {"steps": {str(n): t for n, t in STEPS.items()}, "repeats": REPEATS, "theta": THETA, "peers": versions}
+    print("stored in", save("gpu", settings, rows))
+
+
+if __name__ == "__main__":
+    main()
