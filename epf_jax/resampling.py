@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.kernel import ancestors_by_bisection, running_sum_by_blocks
+from epf_jax.kernels import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 Ancestors = Int[Array, " N"]
@@ -172,7 +172,7 @@ def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> 
     return ancestors_of_counts(m)
 
 
-# `kernel.one_kernel` knows the next two by their names, and has ways of its own for a filter that fits one block.
+# `kernels.cells` knows the next two by their names, and has ways of its own for a filter that fits one block.
 
 
 @jax.jit
@@ -194,7 +194,7 @@ def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
 def running_sum(x: Array) -> Array:
     """Cumulative sum of whole numbers.
 
-    On a CPU one loop over the elements is faster than XLA's parallel scan; on a GPU a kernel for each block of elements.
+    On a CPU one loop over the elements, faster than XLA's parallel scan; on a GPU a kernel for each block of elements.
     """
 
     def one_by_one(x):

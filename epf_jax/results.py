@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
-from epf_jax.kernel import on_device
 from epf_jax.weights import mean_and_sd, quantiles
 
 
@@ -90,15 +89,9 @@ def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[flo
 
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
     """One step's row of `Results`."""
-
-    def summaries(particles, log_weights):
-        return tuple(summarise(part, log_weights, levels) for part in particles)
-
-    particles = (state.theta, state.x)
-    theta, x = on_device(summaries, state.log_weights.shape[0], (True, True), particles, state.log_weights)
     return {
-        "theta": theta,
-        "x": x,
+        "theta": summarise(state.theta, state.log_weights, levels),
+        "x": summarise(state.x, state.log_weights, levels),
         "log_evidence": state.log_evidence,
         "ess": info.ess,
         "resampled": info.resampled,

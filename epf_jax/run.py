@@ -23,6 +23,8 @@ from tqdm.auto import tqdm
 from epf_jax.checks import check_key, numeric_array
 from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter, FilterState
+from epf_jax.filters.base import PARTICLES
+from epf_jax.kernels import scan_on_device
 from epf_jax.filters.base import check_state
 from epf_jax.model import check_model, example_input, input_rows
 from epf_jax.results import Results, record
@@ -139,9 +141,7 @@ def _scan(filter_, levels, history, key_steps, state, y, inputs):
 
     # One batch of keys for all steps: deriving each inside the loop costs a small filter a tenth of its step on a CPU.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
-    # Two steps to a turn spare a GPU the copies of the state that one would need; on a CPU they cost more than they spare.
-    unroll = 2 if jax.default_backend() == "gpu" else 1
-    final, rows = jax.lax.scan(body, state, (keys, y, inputs), unroll=unroll)
+    final, rows = scan_on_device(body, filter_.num_particles, PARTICLES, state, (keys, y, inputs))
     rows = _unpack(rows, layout["row"])
     return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
 
@@ -152,7 +152,7 @@ _SMALL = 64  # numbers; larger arrays are written on their own
 def _pack(row: Any) -> tuple[list[Array], list[Array]]:
     """The small arrays of a row as one vector for each kind of number: one write a step instead of a dozen."""
     leaves = jax.tree.leaves(row)
-    kinds = {}
+    kinds: dict[Any, list[Array]] = {}
     for leaf in leaves:
         if leaf.size <= _SMALL:
             kinds.setdefault(_kind(leaf), []).append(jnp.ravel(leaf).astype(_kind(leaf)))

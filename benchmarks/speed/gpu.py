@@ -1,6 +1,6 @@
 """One GPU: microseconds a step against the bars, what the kernels give over XLA alone, and smcx and cuthbert beside.
 
-Interleaved runs, medians, compile time apart. Every bootstrap filter estimates the same log-evidence, which is compared.
+Interleaved runs, medians, compile time apart. Bootstrap filters estimate the same log-evidence.
 Peers that cannot be imported are named. On a machine without a GPU nothing is measured.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
-from epf_jax import kernel
+from epf_jax.kernels import on_chip
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
 STEPS = {1_000: 1000, 10_000: 1000, 100_000: 500, 1_000_000: 200}
@@ -40,13 +40,13 @@ def without_kernels(build):
     """The same filter by XLA alone."""
 
     def built(*args):
-        limit = kernel.MAX_PARTICLES
-        kernel.MAX_PARTICLES = 0
+        limit = on_chip.MAX_PARTICLES
+        on_chip.MAX_PARTICLES = 0
         try:
             run = build(*args)
             jax.block_until_ready(run(0))  # traced and compiled now, while the kernels are off
         finally:
-            kernel.MAX_PARTICLES = limit
+            on_chip.MAX_PARTICLES = limit
         return run
 
     return built
@@ -94,7 +94,7 @@ def main():
             "EPF, Taylor 7": running(extended(model, n), y),
             "bootstrap": running(bootstrap(model, n), y),
         }
-        if n <= kernel.MAX_PARTICLES:
+        if n <= on_chip.MAX_PARTICLES:
             contestants["EPF, Taylor 7, XLA alone"] = without_kernels(running)(extended(model, n), y)
             contestants["bootstrap, XLA alone"] = without_kernels(running)(bootstrap(model, n), y)
         if n in (1_000, 1_000_000):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
-from epf_jax.kernel import on_device
+from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.random import stream
@@ -82,7 +82,8 @@ class Filter(NamedTuple):
         return f"<{self.description}>"
 
 
-_PARTICLES = (False, FilterState(True, True, True, True, False, False), False, False)  # which arguments of a step are
+_which: Any = (True, True, True, True, False, False)
+PARTICLES = FilterState(*_which)  # which parts of a state have a row for each particle
 
 
 def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
@@ -105,6 +106,11 @@ def build_filter(
     in, and compilation.
     """
 
+    def turn(state, row):
+        key, y, u = row
+        state, info = step(key, state, y, u)
+        return _strongly_typed(state), info
+
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
         return _strongly_typed(init(stream(check_key(key))))
@@ -115,8 +121,7 @@ def build_filter(
         check_is_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
-        state, info = on_device(step, num_particles, _PARTICLES, key, state, y, u)
-        return _strongly_typed(state), info
+        return step_on_device(turn, num_particles, PARTICLES, state, (key, y, u))
 
     return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description)
 

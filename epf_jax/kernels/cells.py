@@ -1,14 +1,8 @@
-"""One GPU kernel for a whole step of a small filter.
+r"""Evaluating a jaxpr inside a kernel, with every array taken apart into cells.
 
-A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them. `one_kernel`
-takes a function as it is written, a filter's step or its summaries, and runs it as one Pallas kernel that keeps the
-particles in registers. The function's jaxpr is evaluated with every array taken apart into *cells*: a cell is one
-number, or one number for each particle (the lanes of the kernel's single block, padded to a power of two). What crosses
-particles, sums, running sums and the reading of ancestors, has a rule of its own; all else is arithmetic on cells.
-Under `vmap` the kernel gets a grid, one block for each filter.
-
-A function with a primitive that has no rule raises `NotFusable` and is left to XLA. The same kernel runs in Pallas'
-interpreter on a CPU, where the tests hold it against the function itself.
+A *cell* is one number, or one number for each particle: the lanes of the kernel's single block, padded to a power of
+two. What crosses particles, sums, running sums and the reading of ancestors, has a rule of its own; all else is
+arithmetic on cells. A primitive without a rule raises `NotFusable`.
 """
 
 from collections.abc import Callable
@@ -17,220 +11,65 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from epf_jax.kernels.vectors import BEYOND
 from epf_jax.random import hashed_words, split_words
 
-MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
-_SCRATCH_SLOTS = 8  # arrays of one word per particle, through which particles read what others have computed
-_LANES_PER_WARP = 128
-_BLOCK = 1024  # elements, of the kernels over long vectors
-_BEYOND = 2**30  # more than any count of particles
 _UNROLL = 4  # loops up to this length are written out
 
 
 class NotFusable(Exception):  # noqa: N818  it says what a function is
-    """What stands in the way of running a function as one kernel."""
+    """What stands in the way of running a function in one kernel."""
 
 
 class Cells(NamedTuple):
-    """An array taken apart: `items` has its shape without the particles' axis, which stands at `axis` (None for none)."""
+    """An array taken apart.
+
+    Attributes:
+        items: an array of cells, with the array's shape but for the particles' axis.
+        axis: where the particles' axis stands; None where there is none.
+    """
 
     items: np.ndarray
     axis: int | None
 
 
-class _Block(NamedTuple):
-    """What the rules know of the kernel that they write."""
+class Block(NamedTuple):
+    """What the rules know of the kernel that they write.
 
-    num: int  # of particles
-    lane: jax.Array  # 0, 1, ...
-    inside: jax.Array  # which lanes are particles
-    sources: dict[int, Any]  # an unchanged input's place in memory, by the id of its value
-    memory: Any  # scratch
-    free: list[int]  # offsets of its unused slots
+    Attributes:
+        num: the number of particles.
+        lane: 0, 1, ..., one for each lane.
+        inside: which lanes are particles.
+        memory: scratch memory, through which particles read what others have computed.
+        free: offsets of its unused slots, each with a word for every lane.
+        barrier: waits for all lanes.
+    """
+
+    num: int
+    lane: jax.Array
+    inside: jax.Array
+    memory: Any
+    free: list[int]
     barrier: Callable[[], None]
 
 
-def one_kernel(function: Callable, num_particles: int, axes: Any, *args: Any, interpret: bool = False) -> Any:
-    """`function(*args)` in one kernel.
-
-    Args:
-        function: a function of arrays and keys.
-        num_particles: N, at most `MAX_PARTICLES`.
-        axes: a prefix of the tuple `args`: True where leaves have a leading axis of particles, False elsewhere.
-        args: the arguments.
-        interpret: whether to run in Pallas' interpreter.
-
-    Raises:
-        NotFusable: where the function does something that has no rule.
-    """
-    if num_particles > MAX_PARTICLES:
-        raise NotFusable(f"{num_particles} particles, more than the {MAX_PARTICLES} of one block")
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    jaxpr = closed.jaxpr
-    flags = jax.tree.leaves(jax.tree.map(lambda flag, tree: jax.tree.map(lambda _: flag, tree), axes, args))
-    by_particle = [np.shape(const)[:1] == (num_particles,) for const in closed.consts] + flags
-    given = [*closed.consts, *jax.tree.leaves(args)]
-    variables = [*jaxpr.constvars, *jaxpr.invars]
-    _check_words([v.aval for v in (*variables, *jaxpr.outvars)])
-    width = 1 << (num_particles - 1).bit_length()
-
-    def kernel(*refs):
-        sources, results, memory = refs[: len(given)], refs[len(given) : -1], refs[-1]
-        lane = jax.lax.iota(jnp.int32, width)
-        slots = [i * width for i in range(_SCRATCH_SLOTS)]
-        barrier = (lambda: None) if interpret else plgpu.debug_barrier
-        block = _Block(num_particles, lane, lane < num_particles, {}, memory, slots, barrier)
-        loaded = [_load(block, r, v.aval, p) for r, v, p in zip(sources, variables, by_particle, strict=True)]
-        values = _evaluate(block, jaxpr, loaded)
-        for ref, value, v in zip(results, [value for value in values if value.items.size], made, strict=True):
-            _store(block, ref, value, v.aval)
-
-    made = [v for v in jaxpr.outvars if v.aval.size]  # of arrays with no entries there is nothing to compute
-    words = [_word_shape(v.aval) for v in made]
-    *found, _ = pl.pallas_call(
-        kernel,
-        out_shape=[*words, jax.ShapeDtypeStruct((_SCRATCH_SLOTS * width,), jnp.int32)],
-        **_compiler(width, interpret),
-    )(*map(_as_words, given))
-    remaining = iter(found)
-    found = [
-        next(remaining).reshape(v.aval.shape).astype(v.aval.dtype)
-        if v.aval.size
-        else jnp.zeros(v.aval.shape, v.aval.dtype)
-        for v in jaxpr.outvars
-    ]
-    return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-
-def on_device(function: Callable, num_particles: int, axes: Any, *args: Any) -> Any:
-    """`function(*args)`: as one kernel where the filter is small and the device a GPU, and by XLA elsewhere."""
-    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
-        return function(*args)
-
-    def fused(*args):
-        return one_kernel(function, num_particles, axes, *args)
-
-    try:
-        jax.eval_shape(fused, *args)
-    except NotFusable:
-        return function(*args)
-    return jax.lax.platform_dependent(*args, cuda=fused, default=function)
-
-
-def _compiler(width: int, interpret: bool) -> dict[str, Any]:
-    """Pallas' Triton backend with threads for blocks of `width`, or the interpreter."""
-    if interpret:
-        return {"interpret": True}
-    return {"compiler_params": plgpu.CompilerParams(num_warps=max(width // _LANES_PER_WARP, 1), num_stages=1)}
-
-
-def running_sum_by_blocks(x: jax.Array, *, interpret: bool = False) -> jax.Array:
-    """Cumulative sum of a long vector: each block's own in one kernel, then the blocks' totals, which are few."""
-    n, num_blocks = x.shape[0], -(-x.shape[0] // _BLOCK)
-
-    def kernel(x_ref, sums_ref, totals_ref):
-        place = pl.program_id(0) * _BLOCK + jax.lax.iota(jnp.int32, _BLOCK)
-        block = plgpu.load(x_ref.at[place], mask=place < n, other=0)
-        plgpu.store(sums_ref.at[place], jax.lax.cumsum(block, axis=0), mask=place < n)
-        totals_ref[pl.program_id(0)] = jnp.sum(block)
-
-    sums, totals = pl.pallas_call(
-        kernel,
-        grid=(num_blocks,),
-        out_shape=[jax.ShapeDtypeStruct((n,), x.dtype), jax.ShapeDtypeStruct((num_blocks,), x.dtype)],
-        **_compiler(_BLOCK, interpret),
-    )(x)
-    before = jnp.cumsum(totals) - totals
-    return sums + before[jnp.arange(n, dtype=jnp.int32) // _BLOCK]
-
-
-def ancestors_by_bisection(counts: jax.Array, *, interpret: bool = False) -> jax.Array:
-    """How many of the sorted counts are at most j, for j = 0..N-1, in one kernel; XLA's own search takes many."""
-    n = counts.shape[0]
-
-    def kernel(counts_ref, out_ref):
-        j = pl.program_id(0) * _BLOCK + jax.lax.iota(jnp.int32, _BLOCK)
-        below, step = jnp.zeros_like(j), 1 << n.bit_length()
-        while step > 1:
-            step //= 2
-            at = below + (step - 1)
-            count = plgpu.load(counts_ref.at[at], mask=at < n, other=_BEYOND)
-            below = jnp.where(count <= j, below + step, below)
-        plgpu.store(out_ref.at[j], below, mask=j < n)
-
-    grid = (-(-n // _BLOCK),)
-    shape = jax.ShapeDtypeStruct((n,), jnp.int32)
-    return pl.pallas_call(kernel, grid=grid, out_shape=shape, **_compiler(_BLOCK, interpret))(counts)
-
-
-# ------------------------------------------------------------------------------------------ in and out of the kernel
-
-
-def _is_key(aval: Any) -> bool:
+def is_key(aval: Any) -> bool:
+    """Whether an array is of random keys."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
-def _full_shape(aval: Any) -> tuple[int, ...]:
+def full_shape(aval: Any) -> tuple[int, ...]:
     """The shape of an array's items: a key is two words."""
-    return (*aval.shape, 2) if _is_key(aval) else aval.shape
-
-
-def _check_words(avals: list[Any]) -> None:
-    for aval in avals:
-        if _is_key(aval):
-            if aval.shape != () or aval.dtype.itemsize != 8:
-                raise NotFusable("keys other than one of two words")
-        elif aval.dtype != bool and jnp.dtype(aval.dtype).itemsize != 4:
-            raise NotFusable(f"an array of {aval.dtype}: the kernel works in 4-byte numbers")
-
-
-def _as_words(leaf: Any) -> jax.Array:
-    """An input as an array of 4-byte numbers with at least one axis."""
-    leaf = jax.random.key_data(leaf) if _is_key(jnp.asarray(leaf)) else jnp.asarray(leaf)
-    leaf = leaf.astype(jnp.int32) if leaf.dtype == bool else leaf
-    return leaf.reshape(1) if leaf.ndim == 0 else leaf
-
-
-def _word_shape(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape or (1,), jnp.int32 if aval.dtype == bool else aval.dtype)
-
-
-def _load(block: _Block, ref: Any, aval: Any, by_particle: bool) -> Cells:
-    shape = _full_shape(aval)
-
-    def item(place):
-        if not by_particle:
-            value = ref[place or (0,)]
-        else:
-            value = plgpu.load(ref.at[(block.lane, *place)], mask=block.inside, other=0)
-            block.sources[id(value)] = (value, ref, place)
-        return value != 0 if aval.dtype == bool else value
-
-    return _filled(shape[1:] if by_particle else shape, item, 0 if by_particle else None)
-
-
-def _store(block: _Block, ref: Any, cells: Cells, aval: Any) -> None:
-    by_particle = aval.shape[:1] == (block.num,)
-    if cells.axis not in ((0, None) if by_particle else (None,)):
-        raise NotFusable(f"a result of shape {aval.shape} with its particles along axis {cells.axis}")
-    if by_particle and cells.axis is None:
-        raise NotFusable("a result per particle that is no lane")
-    for place in np.ndindex(*cells.items.shape):
-        value = jnp.asarray(cells.items[place], aval.dtype)
-        value = value.astype(jnp.int32) if aval.dtype == bool else value
-        if by_particle:
-            plgpu.store(ref.at[(block.lane, *place)], _spread(block, value), mask=block.inside)
-        else:
-            ref[place or (0,)] = value
+    return (*aval.shape, 2) if is_key(aval) else aval.shape
 
 
 # --------------------------------------------------------------------------------------------------- the evaluation
 
 
-def _evaluate(block: _Block, jaxpr: Any, inputs: list[Cells]) -> list[Cells]:
+def evaluate(block: Block, jaxpr: Any, inputs: list[Cells]) -> list[Cells]:
+    """The results of a jaxpr for the given constants and inputs."""
     env: dict[Any, Cells] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
 
     def read(variable):
@@ -241,8 +80,8 @@ def _evaluate(block: _Block, jaxpr: Any, inputs: list[Cells]) -> list[Cells]:
     return [read(v) for v in jaxpr.outvars]
 
 
-def _call(block: _Block, closed: Any, inputs: list[Cells]) -> list[Cells]:
-    return _evaluate(block, closed.jaxpr, [*(_constant(block, const) for const in closed.consts), *inputs])
+def _call(block: Block, closed: Any, inputs: list[Cells]) -> list[Cells]:
+    return evaluate(block, closed.jaxpr, [*(_constant(block, const) for const in closed.consts), *inputs])
 
 
 def _needed(jaxpr: Any) -> list[Any]:
@@ -255,25 +94,27 @@ def _needed(jaxpr: Any) -> list[Any]:
     return needed[::-1]
 
 
-def _constant(block: _Block, value: Any) -> Cells:
+def _constant(block: Block, value: Any) -> Cells:
     array = np.asarray(value)
     if block.num in array.shape and block.num > 1:
         raise NotFusable("an inner constant with a number for each particle")
-    return _filled(array.shape, lambda place: array[place], None)
+    return filled(array.shape, lambda place: array[place], None)
 
 
-def _filled(inner: tuple[int, ...], item: Callable[[tuple], Any], axis: int | None) -> Cells:
+def filled(inner: tuple[int, ...], item: Callable[[tuple], Any], axis: int | None) -> Cells:
+    """Cells from a function of their place."""
     items = np.empty(inner, object)
     for place in np.ndindex(*inner):
         items[place] = item(place)
     return Cells(items, axis)
 
 
-def _spread(block: _Block, value: Any) -> jax.Array:
+def spread(block: Block, value: Any) -> jax.Array:
+    """The value in every lane."""
     return jnp.broadcast_to(value, block.lane.shape)
 
 
-def _apply(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+def _apply(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     name, params = eqn.primitive.name, eqn.params
     if name in ("jit", "pjit", "closed_call") and params.get("name") in _NAMED:
         return [_NAMED[params["name"]](block, *inputs)]
@@ -348,12 +189,12 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def _elementwise(block: _Block, eqn: Any, inputs: list[Cells]) -> Cells:
+def _elementwise(block: Block, eqn: Any, inputs: list[Cells]) -> Cells:
     shape = eqn.outvars[0].aval.shape
     axis = next((c.axis for c in inputs if c.axis is not None), None)
     inner = _inner(shape, axis)
     spread = [np.broadcast_to(_aligned(c, axis, len(shape)), inner) for c in inputs]
-    return _filled(inner, lambda place: _bind(block, eqn, [s[place] for s in spread]), axis)
+    return filled(inner, lambda place: _bind(block, eqn, [s[place] for s in spread]), axis)
 
 
 def _aligned(c: Cells, axis: int | None, ndim: int) -> np.ndarray:
@@ -369,11 +210,18 @@ def _inner(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
     return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
 
 
-def _bind(block: _Block, eqn: Any, values: list[Any]) -> Any:
+def _bind(block: Block, eqn: Any, values: list[Any]) -> Any:
+    if all(isinstance(v, (int, float, np.generic)) for v in values):  # known already, and so is the result
+        with jax.ensure_compile_time_eval():
+            return np.asarray(_bind_arrays(block, eqn, values))[()]
+    return _bind_arrays(block, eqn, values)
+
+
+def _bind_arrays(block: Block, eqn: Any, values: list[Any]) -> Any:
     name = eqn.primitive.name
     values = [jnp.asarray(v, i.aval.dtype) for v, i in zip(values, eqn.invars, strict=True)]
     if any(v.ndim for v in values):
-        values = [_spread(block, v) for v in values]
+        values = [spread(block, v) for v in values]
     if name in ("copy", "stop_gradient"):
         return values[0]
     if name == "convert_element_type":
@@ -382,7 +230,7 @@ def _bind(block: _Block, eqn: Any, values: list[Any]) -> Any:
 
 
 def _reduction(combine: Callable, over_lanes: Callable, neutral: Callable) -> Callable:
-    def rule(block: _Block, eqn: Any, x: Cells) -> Cells:
+    def rule(block: Block, eqn: Any, x: Cells) -> Cells:
         axes, dtype, shape = eqn.params["axes"], eqn.invars[0].aval.dtype, eqn.outvars[0].aval.shape
         moved = [a - (x.axis is not None and a > x.axis) for a in axes if a != x.axis]
         front = np.moveaxis(x.items, moved, range(len(moved))).reshape(-1, *_inner_after(x, moved))
@@ -394,11 +242,11 @@ def _reduction(combine: Callable, over_lanes: Callable, neutral: Callable) -> Ca
             for i in range(1, front.shape[0]):
                 total = combine(total, front[(i, *place)])
             if across:
-                lanes = _spread(block, jnp.asarray(total, dtype))
+                lanes = spread(block, jnp.asarray(total, dtype))
                 total = over_lanes(jnp.where(block.inside, lanes, jnp.asarray(neutral(dtype), dtype)))
             return total
 
-        return _filled(_inner(shape, axis), item, axis)
+        return filled(_inner(shape, axis), item, axis)
 
     return rule
 
@@ -416,25 +264,25 @@ def _extreme(sign: float) -> Callable:
     return of
 
 
-def _cumsum(block: _Block, eqn: Any, x: Cells) -> Cells:
+def _cumsum(block: Block, eqn: Any, x: Cells) -> Cells:
     if eqn.params["axis"] != x.axis or eqn.params["reverse"]:
         raise NotFusable("a running sum that is not over the particles")
     return _running_sum(block, x)
 
 
-def _running_sum(block: _Block, x: Cells) -> Cells:
+def _running_sum(block: Block, x: Cells) -> Cells:
     def of(value):
-        lanes = _spread(block, value)
+        lanes = spread(block, value)
         return jax.lax.cumsum(jnp.where(block.inside, lanes, jnp.zeros((), lanes.dtype)), axis=0)
 
     return _map(of, x)
 
 
 def _map(function: Callable, x: Cells) -> Cells:
-    return _filled(x.items.shape, lambda place: function(x.items[place]), x.axis)
+    return filled(x.items.shape, lambda place: function(x.items[place]), x.axis)
 
 
-def _dot_general(block: _Block, eqn: Any, x: Cells, y: Cells) -> Cells:
+def _dot_general(block: Block, eqn: Any, x: Cells, y: Cells) -> Cells:
     (contract_x, contract_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
     labels_x, labels_y = {}, {}
     for kind, xs, ys in (("c", contract_x, contract_y), ("b", batch_x, batch_y)):
@@ -470,16 +318,16 @@ def _dot_general(block: _Block, eqn: Any, x: Cells, y: Cells) -> Cells:
             term = jnp.asarray(pick(x, labels_x, where)) * pick(y, labels_y, where)
             total = term if total is None else total + term
         if lane is not None and lane[0] == "c":
-            total = jnp.sum(jnp.where(block.inside, _spread(block, total), jnp.zeros((), total.dtype)))
+            total = jnp.sum(jnp.where(block.inside, spread(block, total), jnp.zeros((), total.dtype)))
         return total
 
-    return _filled(tuple(sizes[label] for label in kept), item, axis)
+    return filled(tuple(sizes[label] for label in kept), item, axis)
 
 
 # ------------------------------------------------------------------------------------------------- particles' places
 
 
-def _gather(block: _Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
+def _gather(block: Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
     """`x[indices]` along the particles of both."""
     numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
     plain = (
@@ -490,49 +338,78 @@ def _gather(block: _Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
         and numbers.offset_dims == tuple(range(1, len(shape)))
     )
     if not plain:
-        raise NotFusable(
-            f"a gather that is not of whole particles: {eqn} {eqn.invars[0].aval} {eqn.invars[1].aval} {x.axis} {indices.axis}"
-        )
+        return _static_gather(block, eqn, x, indices)
     index = jnp.clip(indices.items.reshape(-1)[0], 0, block.num - 1)
     return _map(lambda value: _read_at(block, value, index), x)
 
 
-def _read_at(block: _Block, value: Any, index: jax.Array) -> jax.Array:
-    """Every lane's reading of the value in lane `index`: from where it was loaded, or through scratch memory."""
-    if id(value) in block.sources:
-        _, ref, place = block.sources[id(value)]
-        return plgpu.load(ref.at[(index, *place)])
-    value = _spread(block, value)
+def _static_gather(block: Block, eqn: Any, x: Cells, indices: Cells) -> Cells:
+    """A gather whose indices are known: it moves cells about, and leaves the particles alone."""
+    known = indices.axis is None and all(isinstance(i, (int, np.generic)) for i in indices.items.ravel())
+    numbers, sizes = eqn.params["dimension_numbers"], list(eqn.params["slice_sizes"])
+    if not known or (x.axis is not None and (x.axis in numbers.start_index_map or sizes[x.axis] != block.num)):
+        raise NotFusable("a gather that is neither of whole particles nor of places known beforehand")
+    shape = list(eqn.invars[0].aval.shape)
+    if x.axis is not None:
+        shape[x.axis] = sizes[x.axis] = 1
+    with jax.ensure_compile_time_eval():
+        places = np.asarray(
+            jax.lax.gather(
+                jnp.arange(int(np.prod(shape))).reshape(shape),
+                jnp.asarray(indices.items.astype(np.int32)),
+                numbers,
+                tuple(sizes),
+                mode=eqn.params["mode"],
+            )
+        )
+    axis = None
+    if x.axis is not None:
+        kept = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims]
+        axis = numbers.offset_dims[kept.index(x.axis)]
+        places = np.squeeze(places, axis)
+    return Cells(x.items.reshape(-1)[places] if places.ndim else _cell(x.items.reshape(-1)[int(places)]), axis)
+
+
+def _cell(value: Any) -> np.ndarray:
+    items = np.empty((), object)
+    items[()] = value
+    return items
+
+
+def _read_at(block: Block, value: Any, index: jax.Array) -> jax.Array:
+    """Every lane's reading of the value in lane `index`."""
+    value = spread(block, value)
     if value.dtype == bool:
         return _through_memory(block, value.astype(jnp.int32))(index) != 0
     words = _through_memory(block, jax.lax.bitcast_convert_type(value, jnp.int32))(index)
     return jax.lax.bitcast_convert_type(words, value.dtype)
 
 
-def _through_memory(block: _Block, words: jax.Array) -> Callable[[jax.Array], jax.Array]:
+def _through_memory(block: Block, words: jax.Array) -> Callable[[jax.Array], jax.Array]:
     """A function that reads other lanes' words."""
     if not block.free:
-        raise NotFusable(f"more than {_SCRATCH_SLOTS} arrays that particles read from each other")
+        raise NotFusable("more arrays that particles read from each other than scratch memory holds")
     start = block.free.pop()
+    block.barrier()  # no lane may still be reading what stood there, one turn of a loop ago
     plgpu.store(block.memory.at[start + block.lane], words)
     block.barrier()
     return lambda index: plgpu.load(block.memory.at[start + index])
 
 
-def _ancestors_of_counts(block: _Block, counts: Cells) -> Cells:
+def _ancestors_of_counts(block: Block, counts: Cells) -> Cells:
     """`resampling.ancestors_of_counts`, by bisection: how many of the sorted counts are at most j, in lane j."""
-    counts_at = _through_memory(block, jnp.where(block.inside, _spread(block, counts.items[()]), jnp.int32(_BEYOND)))
+    counts_at = _through_memory(block, jnp.where(block.inside, spread(block, counts.items[()]), jnp.int32(BEYOND)))
     below, step = jnp.zeros_like(block.lane), block.lane.shape[0]
     while step > 1:
         step //= 2
         below = jnp.where(counts_at(below + (step - 1)) <= block.lane, below + step, below)
-    return _filled((), lambda _: jnp.minimum(below, block.num - 1), 0)
+    return filled((), lambda _: jnp.minimum(below, block.num - 1), 0)
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
 
 
-def _random_bits(block: _Block, eqn: Any, key: Cells) -> Cells:
+def _random_bits(block: Block, eqn: Any, key: Cells) -> Cells:
     shape = eqn.params["shape"]
     if eqn.params["bit_width"] != 32:
         raise NotFusable("random numbers of other than 32 bits")
@@ -546,10 +423,10 @@ def _random_bits(block: _Block, eqn: Any, key: Cells) -> Cells:
             counter = counter + block.lane.astype(jnp.uint32) * jnp.uint32(int(strides[axis]))
         return hashed_words(key.items[0], key.items[1], counter)
 
-    return _filled(_inner(shape, axis), item, axis)
+    return filled(_inner(shape, axis), item, axis)
 
 
-def _random_split(block: _Block, eqn: Any, key: Cells) -> Cells:
+def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
     shape = eqn.params["shape"]
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     items = np.empty((*shape, 2), object)
@@ -561,7 +438,7 @@ def _random_split(block: _Block, eqn: Any, key: Cells) -> Cells:
 # ------------------------------------------------------------------------------------------------------------ shapes
 
 
-def _broadcast_in_dim(block: _Block, eqn: Any, x: Cells) -> Cells:
+def _broadcast_in_dim(block: Block, eqn: Any, x: Cells) -> Cells:
     shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     axis = dims[x.axis] if x.axis is not None else None
     items = x.items
@@ -577,8 +454,8 @@ def _broadcast_in_dim(block: _Block, eqn: Any, x: Cells) -> Cells:
     return Cells(np.broadcast_to(items.reshape(spread), _inner(shape, axis)), axis)
 
 
-def _reshape(block: _Block, eqn: Any, x: Cells) -> Cells:
-    old, new = (_full_shape(v.aval) for v in (eqn.invars[0], eqn.outvars[0]))
+def _reshape(block: Block, eqn: Any, x: Cells) -> Cells:
+    old, new = (full_shape(v.aval) for v in (eqn.invars[0], eqn.outvars[0]))
     if x.axis is None:
         return Cells(x.items.reshape(new), None)
     before = int(np.prod(old[: x.axis], dtype=int))
@@ -588,7 +465,7 @@ def _reshape(block: _Block, eqn: Any, x: Cells) -> Cells:
     raise NotFusable("a reshape that takes the particles' axis apart")
 
 
-def _transpose(block: _Block, eqn: Any, x: Cells) -> Cells:
+def _transpose(block: Block, eqn: Any, x: Cells) -> Cells:
     order = eqn.params["permutation"]
     if x.axis is None:
         return Cells(np.transpose(x.items, order), None)
@@ -596,7 +473,7 @@ def _transpose(block: _Block, eqn: Any, x: Cells) -> Cells:
     return Cells(np.transpose(x.items, inner), order.index(x.axis))
 
 
-def _slice(block: _Block, eqn: Any, x: Cells) -> Cells:
+def _slice(block: Block, eqn: Any, x: Cells) -> Cells:
     p, shape = eqn.params, eqn.invars[0].aval.shape
     strides = p["strides"] or (1,) * len(shape)
     parts = [slice(*part) for part in zip(p["start_indices"], p["limit_indices"], strides, strict=True)]
@@ -609,11 +486,11 @@ def _slice(block: _Block, eqn: Any, x: Cells) -> Cells:
     if len(particles) > 1:
         raise NotFusable("a slice of the particles")
     zero, chosen = jnp.zeros((), eqn.invars[0].aval.dtype), block.lane == particles[0]
-    one = _map(lambda v: jnp.sum(jnp.where(chosen, _spread(block, v), zero)), Cells(items, None))
+    one = _map(lambda v: jnp.sum(jnp.where(chosen, spread(block, v), zero)), Cells(items, None))
     return Cells(np.expand_dims(one.items, x.axis), None)
 
 
-def _joined(block: _Block, parts: tuple[Cells, ...], join: Callable, position: int, ndim: int) -> Cells:
+def _joined(block: Block, parts: tuple[Cells, ...], join: Callable, position: int, ndim: int) -> Cells:
     """Cells joined along the axis `position` of arrays with `ndim` axes, the particles' elsewhere."""
     axis = next((c.axis for c in parts if c.axis is not None), None)
     if any(c.axis != axis for c in parts) or axis == position:
@@ -621,11 +498,11 @@ def _joined(block: _Block, parts: tuple[Cells, ...], join: Callable, position: i
     return Cells(join([c.items for c in parts], position - (axis is not None and position > axis)), axis)
 
 
-def _concatenate(block: _Block, eqn: Any, *parts: Cells) -> Cells:
+def _concatenate(block: Block, eqn: Any, *parts: Cells) -> Cells:
     return _joined(block, parts, np.concatenate, eqn.params["dimension"], len(eqn.outvars[0].aval.shape))
 
 
-def _stack(block: _Block, eqn: Any, *parts: Cells) -> Cells:
+def _stack(block: Block, eqn: Any, *parts: Cells) -> Cells:
     at = eqn.params["axis"]
     axes = {c.axis for c in parts}
     if len(axes) > 1:
@@ -635,7 +512,7 @@ def _stack(block: _Block, eqn: Any, *parts: Cells) -> Cells:
     return Cells(items, None if axis is None else axis + (at <= axis))
 
 
-def _pad(block: _Block, eqn: Any, x: Cells, value: Cells) -> Cells:
+def _pad(block: Block, eqn: Any, x: Cells, value: Cells) -> Cells:
     config = list(eqn.params["padding_config"])
     if x.axis is not None and config.pop(x.axis) != (0, 0, 0):
         raise NotFusable("padding of the particles' axis")
@@ -647,19 +524,19 @@ def _pad(block: _Block, eqn: Any, x: Cells, value: Cells) -> Cells:
     return Cells(items, x.axis)
 
 
-def _iota(block: _Block, eqn: Any) -> Cells:
+def _iota(block: Block, eqn: Any) -> Cells:
     shape, along, dtype = eqn.params["shape"], eqn.params["dimension"], eqn.params["dtype"]
     axis = along if shape[along] == block.num else (shape.index(block.num) if block.num in shape else None)
     if axis == along:
-        return _filled(_inner(shape, axis), lambda _: block.lane.astype(dtype), axis)
+        return filled(_inner(shape, axis), lambda _: block.lane.astype(dtype), axis)
     at = along - (axis is not None and along > axis)
-    return _filled(_inner(shape, axis), lambda place: jnp.asarray(place[at], dtype), axis)
+    return filled(_inner(shape, axis), lambda place: np.asarray(place[at], dtype)[()], axis)
 
 
 # ----------------------------------------------------------------------------------------------------------- control
 
 
-def _cond(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+def _cond(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     index, *operands = inputs
     chosen, branches = index.items[()], eqn.params["branches"]
     if isinstance(chosen, (int, np.integer)):
@@ -673,29 +550,29 @@ def _cond(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
         if a.axis != b.axis and aval.shape:
             raise NotFusable("branches with their particles along different axes")
         pick = lambda place: jnp.where(jnp.asarray(chosen) != 0, b.items[place], a.items[place])  # noqa: E731
-        return _filled(a.items.shape, pick, axis)
+        return filled(a.items.shape, pick, axis)
 
     return [choose(a, b, v.aval) for a, b, v in zip(no, yes, eqn.outvars, strict=True)]
 
 
-def _platform_index(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
-    """The branch that is for a GPU, or for all."""
-    platforms = eqn.params["platforms"]
-    named = [i for i, names in enumerate(platforms) if names and ("cuda" in names or "gpu" in names)]
-    others = [i for i, names in enumerate(platforms) if not names]
-    return [_filled((), lambda _: int((named + others)[0]), None)]
+def _platform_index(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+    """The branch for all platforms: those for a GPU are made of kernels, and none can stand inside another."""
+    others = [i for i, names in enumerate(eqn.params["platforms"]) if not names]
+    if not others:
+        raise NotFusable("a choice of platforms without one for all")
+    return [filled((), lambda _: others[0], None)]
 
 
-def _scan(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+def _scan(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     p = eqn.params
     length, (num_consts, num_carry) = p["length"], _loop_arguments(p, len(inputs))
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rows = inputs[num_consts + num_carry :]
-    avals = [v.aval for v in eqn.outvars[:num_carry]]
+    dtypes = [v.aval.dtype for v in eqn.outvars[:num_carry]]
     if length > _UNROLL:
         if rows or len(eqn.outvars) > num_carry:
             raise NotFusable(f"a loop of {length} steps over rows")
-        return _loop(block, p["jaxpr"], consts, carry, avals, length)
+        return _loop(block, p["jaxpr"], consts, carry, dtypes, length)
     if any(c.axis == 0 for c in rows):
         raise NotFusable("a loop over the particles")
     made = []
@@ -721,34 +598,49 @@ def _loop_arguments(params: dict[str, Any], num: int) -> tuple[int, int]:
 
 
 def _loop(
-    block: _Block, body: Any, consts: list[Cells], carry: list[Cells], avals: list[Any], length: int
+    block: Block, body: Any, consts: list[Cells], carry: list[Cells], dtypes: list[Any], length: int
 ) -> list[Cells]:
     """A long loop with no rows stays a loop."""
-    shapes = [(c.items.shape, c.axis) for c in carry]
+    layout = layout_of(carry, dtypes)
 
-    def numbers(cells):
-        out = []
-        for c, (inner, axis), aval in zip(cells, shapes, avals, strict=True):
-            if c.items.shape != inner or c.axis != axis:
-                raise NotFusable("a loop whose carry moves the particles' axis")
-            for value in c.items.ravel():
-                value = jnp.asarray(value, aval.dtype)
-                out.append(_spread(block, value) if axis is not None else value)
-        return tuple(out)
+    def turn(_, numbers):
+        return to_numbers(block, _call(block, body, [*consts, *from_numbers(numbers, layout)]), layout)
 
-    def cells(values):
-        values, out = list(values), []
-        for inner, axis in shapes:
-            out.append(_filled(inner, lambda _: values.pop(0), axis))
-        return out
-
-    final = jax.lax.fori_loop(
-        0, length, lambda _, values: numbers(_call(block, body, [*consts, *cells(values)])), numbers(carry)
-    )
-    return cells(final)
+    return from_numbers(jax.lax.fori_loop(0, length, turn, to_numbers(block, carry, layout)), layout)
 
 
-def _split(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+class Layout(NamedTuple):
+    """How a loop's carried arrays lie in one flat tuple of numbers and lanes: shapes of items, axes and kinds."""
+
+    inner: tuple[int, ...]
+    axis: int | None
+    dtype: Any
+
+
+def layout_of(carry: list[Cells], dtypes: list[Any]) -> list[Layout]:
+    """The layout of what a loop carries."""
+    return [Layout(c.items.shape, c.axis, dtype) for c, dtype in zip(carry, dtypes, strict=True)]
+
+
+def to_numbers(block: Block, carry: list[Cells], layout: list[Layout]) -> tuple[jax.Array, ...]:
+    """Cells as a flat tuple, for a loop to carry."""
+    numbers = []
+    for c, part in zip(carry, layout, strict=True):
+        if c.items.shape != part.inner or c.axis not in (None, part.axis):
+            raise NotFusable("a loop whose carry changes its shape or its particles' axis")
+        for value in c.items.ravel():
+            value = jnp.asarray(value, part.dtype)
+            numbers.append(spread(block, value) if part.axis is not None else value)
+    return tuple(numbers)
+
+
+def from_numbers(numbers: tuple[jax.Array, ...], layout: list[Layout]) -> list[Cells]:
+    """The cells of a loop's flat tuple."""
+    remaining = iter(numbers)
+    return [filled(part.inner, lambda _: next(remaining), part.axis) for part in layout]
+
+
+def _split(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     (x,), at = inputs, eqn.params["axis"]
     if at == x.axis:
         raise NotFusable("a split of the particles")
@@ -756,7 +648,7 @@ def _split(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     return [Cells(part, x.axis) for part in np.split(x.items, ends, at - (x.axis is not None and at > x.axis))]
 
 
-def _unstack(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
+def _unstack(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     (x,), at = inputs, eqn.params["axis"]
     if at == x.axis:
         raise NotFusable("the particles taken apart")
@@ -765,7 +657,14 @@ def _unstack(block: _Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     return [Cells(items[i, ...], axis) for i in range(items.shape[0])]
 
 
-_CONTROL = {"split": _split, "unstack": _unstack, "cond": _cond, "platform_index": _platform_index, "scan": _scan}
+_CONTROL = {
+    "optimization_barrier": lambda block, eqn, inputs: inputs,
+    "split": _split,
+    "unstack": _unstack,
+    "cond": _cond,
+    "platform_index": _platform_index,
+    "scan": _scan,
+}
 _NAMED = {"ancestors_of_counts": _ancestors_of_counts, "running_sum": _running_sum}
 _RULES = {
     "reduce_sum": _reduction(lambda a, b: a + b, jnp.sum, lambda _: 0),

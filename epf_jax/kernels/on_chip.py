@@ -1,0 +1,193 @@
+"""A small filter kept on chip for as many steps as there are observations.
+
+A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them. `scan_on_chip`
+is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas kernel: the
+particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid, one block for
+each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel runs in Pallas'
+interpreter on a CPU, where the tests hold it against the function itself.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from epf_jax.kernels.cells import (
+    Block,
+    Cells,
+    NotFusable,
+    evaluate,
+    filled,
+    from_numbers,
+    full_shape,
+    is_key,
+    layout_of,
+    spread,
+    to_numbers,
+)
+from epf_jax.kernels.vectors import compiler
+
+MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+_SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles read what others have computed
+
+
+def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
+    """`jax.lax.scan(step, state, rows)`: on chip where the filter is small and the device a GPU, by XLA elsewhere.
+
+    Args:
+        step: `step(state, row) -> state, out`.
+        num_particles: N.
+        by_particle: a prefix of `state`: True where leaves have a leading axis of particles, False elsewhere.
+        state: the first state.
+        rows: arrays with a leading axis of time.
+    """
+    on_gpu = jax.default_backend() == "gpu"
+    # Two steps to a turn spare a GPU the copies of the state that one needs; on a CPU they cost more than they spare.
+    by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
+    if not on_gpu or num_particles > MAX_PARTICLES:
+        return by_xla(state, rows)
+    on_chip = partial(scan_on_chip, step, num_particles, by_particle)
+    try:
+        jax.eval_shape(on_chip, state, rows)
+    except NotFusable:
+        return by_xla(state, rows)
+    return jax.lax.platform_dependent(state, rows, cuda=on_chip, default=by_xla)
+
+
+def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
+    """`step(state, row)`: the same numbers as `scan_on_device` gives for it."""
+    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
+        return step(state, row)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
+    state, out = scan_on_device(step, num_particles, by_particle, state, rows)
+    return state, jax.tree.map(lambda leaf: leaf[0], out)
+
+
+def scan_on_chip(
+    step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any, *, interpret: bool = False
+) -> tuple[Any, Any]:
+    """`jax.lax.scan(step, state, rows)` in one kernel.
+
+    Args:
+        step: `step(state, row) -> state, out`.
+        num_particles: N.
+        by_particle: a prefix of `state`: True where leaves have a leading axis of particles, False elsewhere.
+        state: the first state.
+        rows: arrays with a leading axis of time.
+        interpret: whether to run in Pallas' interpreter.
+
+    Raises:
+        NotFusable: where the step does something that has no rule.
+    """
+    if num_particles > MAX_PARTICLES:
+        raise NotFusable(f"{num_particles} particles, more than the {MAX_PARTICLES} of one block")
+    row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
+    closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, row)
+    jaxpr, consts = closed.jaxpr, closed.consts
+    leaves, row_leaves = jax.tree.leaves(state), jax.tree.leaves(rows)
+    flags = [
+        *(np.shape(const)[:1] == (num_particles,) for const in consts),
+        *jax.tree.leaves(jax.tree.map(lambda flag, tree: jax.tree.map(lambda _: flag, tree), by_particle, state)),
+    ]
+    variables = [*jaxpr.constvars, *jaxpr.invars]
+    before, row_variables = variables[: len(flags)], variables[len(flags) :]
+    states, outs = jaxpr.outvars[: len(leaves)], jaxpr.outvars[len(leaves) :]
+    _check_words([v.aval for v in (*variables, *jaxpr.outvars)])
+    num_steps, width = row_leaves[0].shape[0], 1 << (num_particles - 1).bit_length()
+    written = [v for v in outs if v.aval.size]  # arrays with no entries need no writing
+
+    def kernel(*refs):
+        given, results, memory = refs[: len(variables)], refs[len(variables) : -1], refs[-1]
+        lane = jax.lax.iota(jnp.int32, width)
+        slots = [i * width for i in range(_SCRATCH_SLOTS)]
+        barrier = (lambda: None) if interpret else plgpu.debug_barrier
+        block = Block(num_particles, lane, lane < num_particles, memory, slots, barrier)
+        loaded = [_load(block, r, v.aval, flag) for r, v, flag in zip(given, before, flags, strict=False)]
+        constants, start = loaded[: len(consts)], loaded[len(consts) :]
+        layout = layout_of(start, [v.aval.dtype for v in states])
+
+        def turn(t, numbers):
+            fresh = block._replace(free=list(slots))
+            row = [
+                _load(block, r, v.aval, False, (t,)) for r, v in zip(given[len(flags) :], row_variables, strict=True)
+            ]
+            values = evaluate(fresh, jaxpr, [*constants, *from_numbers(numbers, layout), *row])
+            made = [value for value in values[len(states) :] if value.items.size]
+            for ref, value, v in zip(results[len(states) :], made, written, strict=True):
+                _store(block, ref, value, v.aval, (t,))
+            return to_numbers(block, values[: len(states)], layout)
+
+        final = jax.lax.fori_loop(0, num_steps, turn, to_numbers(block, start, layout))
+        for ref, value, v in zip(results, from_numbers(final, layout), states, strict=False):
+            _store(block, ref, value, v.aval)
+
+    *found, _ = pl.pallas_call(
+        kernel,
+        out_shape=[
+            *(_word_shape(v.aval) for v in states),
+            *(_word_shape(v.aval, (num_steps,)) for v in written),
+            jax.ShapeDtypeStruct((_SCRATCH_SLOTS * width,), jnp.int32),
+        ],
+        **compiler(width, interpret),
+    )(*map(_as_words, (*consts, *leaves, *row_leaves)))
+    final = [word.reshape(v.aval.shape).astype(v.aval.dtype) for word, v in zip(found, states, strict=False)]
+    remaining = iter(found[len(states) :])
+    made = [_all_steps(next(remaining) if v.aval.size else None, v.aval, num_steps) for v in outs]
+    return tuple(
+        jax.tree.unflatten(jax.tree.structure(shape), part) for shape, part in zip(shapes, (final, made), strict=True)
+    )
+
+
+def _all_steps(words: Any, aval: Any, num_steps: int) -> jax.Array:
+    shape = (num_steps, *aval.shape)
+    return jnp.zeros(shape, aval.dtype) if words is None else words.reshape(shape).astype(aval.dtype)
+
+
+def _check_words(avals: list[Any]) -> None:
+    for aval in avals:
+        if is_key(aval):
+            if aval.shape != () or aval.dtype.itemsize != 8:
+                raise NotFusable("keys other than one of two words")
+        elif aval.dtype != bool and jnp.dtype(aval.dtype).itemsize != 4:
+            raise NotFusable(f"an array of {aval.dtype}: the kernel works in 4-byte numbers")
+
+
+def _as_words(leaf: Any) -> jax.Array:
+    """An input as an array of 4-byte numbers with at least one axis."""
+    leaf = jnp.asarray(leaf)
+    leaf = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    leaf = leaf.astype(jnp.int32) if leaf.dtype == bool else leaf
+    return leaf.reshape(1) if leaf.ndim == 0 else leaf
+
+
+def _word_shape(aval: Any, lead: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*lead, *aval.shape) or (1,), jnp.int32 if aval.dtype == bool else aval.dtype)
+
+
+def _load(block: Block, ref: Any, aval: Any, by_particle: bool, lead: tuple = ()) -> Cells:
+    def item(place):
+        if by_particle:
+            value = plgpu.load(ref.at[(*lead, block.lane, *place)], mask=block.inside, other=0)
+        else:
+            value = ref[(*lead, *place) or (0,)]
+        return value != 0 if aval.dtype == bool else value
+
+    shape = full_shape(aval)
+    return filled(shape[1:] if by_particle else shape, item, 0 if by_particle else None)
+
+
+def _store(block: Block, ref: Any, cells: Cells, aval: Any, lead: tuple = ()) -> None:
+    if cells.axis not in (None, 0) or (cells.axis is None and block.num in aval.shape):
+        raise NotFusable(f"a result of shape {aval.shape} with its particles along axis {cells.axis}")
+    for place in np.ndindex(*cells.items.shape):
+        value = jnp.asarray(cells.items[place], aval.dtype)
+        value = value.astype(jnp.int32) if aval.dtype == bool else value
+        if cells.axis == 0:
+            plgpu.store(ref.at[(*lead, block.lane, *place)], spread(block, value), mask=block.inside)
+        else:
+            ref[(*lead, *place) or (0,)] = value
