@@ -154,7 +154,7 @@ def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
     """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None."""
     if inputs is None:
-        return first + jnp.arange(num_steps)
+        return first + np.arange(num_steps, dtype=jnp.result_type(int))
     inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
         if leaf.ndim == 0 or leaf.shape[0] != num_steps:

@@ -23,9 +23,8 @@ from tqdm.auto import tqdm
 from epf_jax.checks import check_key, numeric_array
 from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import PARTICLES
+from epf_jax.filters.base import PARTICLES, check_state
 from epf_jax.kernels import scan_on_device
-from epf_jax.filters.base import check_state
 from epf_jax.model import check_model, example_input, input_rows
 from epf_jax.results import Results, record
 
@@ -67,12 +66,12 @@ def run(
     inputs = input_rows(inputs, num_steps, first)
     check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
     levels = _check_levels(levels)
-    key_init, key_steps = jax.random.split(key)
-    state = filter_.init(key_init) if state is None else state
     if progress:
+        key_init, key_steps = jax.random.split(key)
+        state = filter_.init(key_init) if state is None else state
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history)
     else:
-        results = _scan(filter_, levels, history, key_steps, state, y, inputs)
+        results = _run(filter_, levels, history, key, state, y, inputs)
     _warn_of_trouble(results)
     return results
 
@@ -117,14 +116,20 @@ def replicate(
     levels = _check_levels(levels)
 
     def one(key, y, rows):
-        key_init, key_steps = jax.random.split(key)
-        return _scan(filter_, levels, history, key_steps, filter_.init(key_init), y, rows)._replace(levels=None)
+        return _run(filter_, levels, history, key, None, y, rows)._replace(levels=None)
 
     axes = (0, 0 if per_series else None, 0 if inputs_per_series else None)
     results = jax.vmap(one, in_axes=axes)(keys, y, rows)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     _warn_of_trouble(results)
     return results
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(filter_, levels, history, key, state, y, inputs):
+    key_init, key_steps = jax.random.split(key)
+    state = filter_.init(key_init) if state is None else state
+    return _scan(filter_, levels, history, key_steps, state, y, inputs)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

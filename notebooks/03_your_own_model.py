@@ -23,7 +23,7 @@ import pandas as pd
 import epf_jax as epf
 
 QUICK = bool(os.environ.get("EPF_QUICK"))
-num_years, num_particles = (60, 500) if QUICK else (120, 5000)
+num_years, num_particles = (60, 2000) if QUICK else (120, 5000)
 
 # %% [markdown]
 # Your table would come from `pd.read_csv`; this one is made up, so that the answer is known: an effect of 0.15 per

@@ -16,6 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 from epf_jax.kernels.vectors import BEYOND
 from epf_jax.random import hashed_words, split_words
 
+MAX_OPERATIONS = 1500  # of a kernel
 _UNROLL = 4  # loops up to this length are written out
 
 
@@ -31,7 +32,7 @@ class Cells(NamedTuple):
         axis: where the particles' axis stands; None where there is none.
     """
 
-    items: np.ndarray
+    items: Any
     axis: int | None
 
 
@@ -45,6 +46,7 @@ class Block(NamedTuple):
         memory: scratch memory, through which particles read what others have computed.
         free: offsets of its unused slots, each with a word for every lane.
         barrier: waits for all lanes.
+        written: how many operations the kernel has so far.
     """
 
     num: int
@@ -53,6 +55,7 @@ class Block(NamedTuple):
     memory: Any
     free: list[int]
     barrier: Callable[[], None]
+    written: list[int]
 
 
 def is_key(aval: Any) -> bool:
@@ -201,13 +204,19 @@ def _aligned(c: Cells, axis: int | None, ndim: int) -> np.ndarray:
     """The items of an array that meets others with their particles along `axis`: a single number, or alike."""
     if c.items.ndim == 0 or c.axis == axis:
         return c.items
-    if c.axis is None and c.items.ndim == ndim and c.items.shape[axis] == 1:
+    if c.axis is None and axis is not None and c.items.ndim == ndim and c.items.shape[axis] == 1:
         return np.squeeze(c.items, axis)
     raise NotFusable(f"arithmetic on arrays with their particles along axes {c.axis} and {axis}")
 
 
 def _inner(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
     return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+
+
+def _count(block: Block) -> None:
+    block.written[0] += 1
+    if block.written[0] > MAX_OPERATIONS:
+        raise NotFusable(f"more than {MAX_OPERATIONS} operations, which would take minutes to compile")
 
 
 def _bind(block: Block, eqn: Any, values: list[Any]) -> Any:
@@ -219,6 +228,7 @@ def _bind(block: Block, eqn: Any, values: list[Any]) -> Any:
 
 def _bind_arrays(block: Block, eqn: Any, values: list[Any]) -> Any:
     name = eqn.primitive.name
+    _count(block)
     values = [jnp.asarray(v, i.aval.dtype) for v, i in zip(values, eqn.invars, strict=True)]
     if any(v.ndim for v in values):
         values = [spread(block, v) for v in values]
@@ -312,9 +322,10 @@ def _dot_general(block: Block, eqn: Any, x: Cells, y: Cells) -> Cells:
         return c.items[tuple(where[labels[a]] for a in range(len(labels)) if a != c.axis)]
 
     def item(place):
-        total = None
+        total: Any = None
         for inner in np.ndindex(*(sizes[label] for label in summed)):
             where = dict(zip(kept, place, strict=True)) | dict(zip(summed, inner, strict=True))
+            _count(block)
             term = jnp.asarray(pick(x, labels_x, where)) * pick(y, labels_y, where)
             total = term if total is None else total + term
         if lane is not None and lane[0] == "c":
@@ -431,7 +442,9 @@ def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     items = np.empty((*shape, 2), object)
     for place in np.ndindex(*shape):
-        items[(*place, 0)], items[(*place, 1)] = split_words(*key.items, jnp.uint32(int(numbers[place])))
+        items[(*place, 0)], items[(*place, 1)] = split_words(
+            key.items[0], key.items[1], jnp.uint32(int(numbers[place]))
+        )
     return Cells(items, None)
 
 
@@ -439,7 +452,9 @@ def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
 
 
 def _broadcast_in_dim(block: Block, eqn: Any, x: Cells) -> Cells:
-    shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    shape, dims = full_shape(eqn.outvars[0].aval), eqn.params["broadcast_dimensions"]
+    if is_key(eqn.outvars[0].aval):
+        dims = (*dims, len(shape) - 1)
     axis = dims[x.axis] if x.axis is not None else None
     items = x.items
     if axis is None:  # a new axis as long as there are particles holds the same number in every lane
@@ -503,7 +518,10 @@ def _concatenate(block: Block, eqn: Any, *parts: Cells) -> Cells:
 
 
 def _stack(block: Block, eqn: Any, *parts: Cells) -> Cells:
-    at = eqn.params["axis"]
+    return _stacked(list(parts), eqn.params["axis"])
+
+
+def _stacked(parts: list[Cells], at: int) -> Cells:
     axes = {c.axis for c in parts}
     if len(axes) > 1:
         raise NotFusable("a stack of arrays with their particles along different axes")
@@ -582,11 +600,7 @@ def _scan(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
         carry = out[:num_carry]
         made.append(out[num_carry:])
     made = made[::-1] if p["reverse"] else made
-    stacked = [
-        Cells(np.stack([row[k].items for row in made]), None if made[0][k].axis is None else made[0][k].axis + 1)
-        for k in range(len(eqn.outvars) - num_carry)
-    ]
-    return [*carry, *stacked]
+    return [*carry, *(_stacked([row[k] for row in made], 0) for k in range(len(eqn.outvars) - num_carry))]
 
 
 def _loop_arguments(params: dict[str, Any], num: int) -> tuple[int, int]:
@@ -657,7 +671,7 @@ def _unstack(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     return [Cells(items[i, ...], axis) for i in range(items.shape[0])]
 
 
-_CONTROL = {
+_CONTROL: dict[str, Callable] = {
     "optimization_barrier": lambda block, eqn, inputs: inputs,
     "split": _split,
     "unstack": _unstack,
@@ -666,7 +680,7 @@ _CONTROL = {
     "scan": _scan,
 }
 _NAMED = {"ancestors_of_counts": _ancestors_of_counts, "running_sum": _running_sum}
-_RULES = {
+_RULES: dict[str, Callable] = {
     "reduce_sum": _reduction(lambda a, b: a + b, jnp.sum, lambda _: 0),
     "reduce_max": _reduction(jnp.maximum, jnp.max, _extreme(-1)),
     "reduce_min": _reduction(jnp.minimum, jnp.min, _extreme(1)),

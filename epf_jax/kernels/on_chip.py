@@ -1,8 +1,8 @@
 """A small filter kept on chip for as many steps as there are observations.
 
-A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them. `scan_on_chip`
-is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas kernel: the
-particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid, one block for
+A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them.
+`scan_on_chip` is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas
+kernel: the particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid, one block for
 each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel runs in Pallas'
 interpreter on a CPU, where the tests hold it against the function itself.
 """
@@ -106,7 +106,7 @@ def scan_on_chip(
         lane = jax.lax.iota(jnp.int32, width)
         slots = [i * width for i in range(_SCRATCH_SLOTS)]
         barrier = (lambda: None) if interpret else plgpu.debug_barrier
-        block = Block(num_particles, lane, lane < num_particles, memory, slots, barrier)
+        block = Block(num_particles, lane, lane < num_particles, memory, slots, barrier, [0])
         loaded = [_load(block, r, v.aval, flag) for r, v, flag in zip(given, before, flags, strict=False)]
         constants, start = loaded[: len(consts)], loaded[len(consts) :]
         layout = layout_of(start, [v.aval.dtype for v in states])

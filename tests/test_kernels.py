@@ -1,0 +1,118 @@
+"""Kernels, in Pallas' interpreter: the same numbers as XLA's. (On a GPU the conformance tests run through them.)"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+from epf_jax.filters.base import PARTICLES
+from epf_jax.kernels import NotFusable, ancestors_by_bisection, cells, running_sum_by_blocks, scan_on_chip
+from epf_jax.results import record
+
+N, T = 48, 4
+
+
+@cache
+def linear_model():
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.5, 0.3), "b": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(
+            jnp.stack([theta["a"] * x[0] + theta["b"], 0.5 * x[1]]), 1.0
+        ).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5).to_event(1),
+    )
+
+
+def filters():
+    model = epf.models.sinusoid()
+    return {
+        "bootstrap": lambda: epf.bootstrap_filter(model, N, theta={"theta": 0.7}),
+        "SIR, when the ESS is low": lambda: epf.bootstrap_filter(model, N, resample=epf.when_ess_below(0.5)),
+        "EPF, Taylor 7": lambda: epf.extended_parameter_filter(
+            model, N, statistic=epf.taylor(model, 7), proposal=epf.bootstrap()
+        ),
+        "two states, two parameters": lambda: epf.extended_parameter_filter(
+            linear_model(), N, statistic=epf.taylor(linear_model(), 1), proposal=epf.bootstrap()
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(filters()))
+def test_a_filter_on_chip_gives_the_numbers_of_a_scan(name):
+    filter_ = filters()[name]()
+    model = filter_.model
+    theta = {"theta": 0.7} if model.shapes.y.shape == () else {"a": 0.5, "b": 0.2}
+    truth = theta if model.parameters.dim else {}
+    _, y = epf.simulate(jax.random.key(0), model, truth, T)
+    y = y.at[1].set(jnp.nan)  # a missing observation, too
+    rows = (jax.random.split(jax.random.key(2), T), y, jnp.arange(1, T + 1))
+
+    def body(state, row):
+        state, info = filter_.step(row[0], state, *row[1:])
+        return state, record(state, info, (0.26, 0.77), False)  # no shares of 48
+
+    state = filter_.init(jax.random.key(1))
+    expected = jax.jit(lambda state, rows: jax.lax.scan(body, state, rows))(state, rows)
+    found = jax.jit(lambda state, rows: scan_on_chip(body, N, PARTICLES, state, rows, interpret=True))(state, rows)
+    # Sums are taken in another order: some 1e-6 of each number, grown by four steps of the filter.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), found, expected)
+
+
+@pytest.mark.parametrize("num", [1, 1000, 1024, 5003])
+def test_long_vectors_are_summed_and_searched_as_numpy_does(num):
+    x = np.random.default_rng(0).integers(0, 100, num).astype(np.int32)
+    np.testing.assert_array_equal(running_sum_by_blocks(jnp.asarray(x), interpret=True), np.cumsum(x))
+    counts = np.sort(np.random.default_rng(1).integers(0, num + 1, num)).astype(np.int32)
+    expected = np.searchsorted(counts, np.arange(num), side="right")
+    np.testing.assert_array_equal(ancestors_by_bisection(jnp.asarray(counts), interpret=True), expected)
+
+
+def on_chip(step, state, **options):
+    return scan_on_chip(step, N, True, state, jnp.arange(3), interpret=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (lambda x, t: (jnp.sort(x), None), "the primitive 'sort', which has no rule"),
+        (lambda x, t: (x[::-1], None), "the primitive 'rev'"),
+        (lambda x, t: (x.at[:3].set(0.0), None), "the primitive"),
+        (lambda x, t: (x, x[:5]), "a slice of the particles"),
+        (lambda x, t: (x + jax.lax.fori_loop(0, 9, lambda i, v: v.reshape(1, N)[0], x), x.reshape(6, 8)), "takes the"),
+    ],
+    ids=["sort", "reverse", "scatter", "slice", "reshape"],
+)
+def test_what_has_no_rule_is_named(step, reason):
+    with pytest.raises(NotFusable, match=reason):
+        on_chip(step, jnp.zeros(N))
+
+
+def test_a_kernel_that_would_take_minutes_to_compile_is_left_to_xla(monkeypatch):
+    monkeypatch.setattr(cells, "MAX_OPERATIONS", 5)
+    with pytest.raises(NotFusable, match="more than 5 operations"):
+        on_chip(lambda x, t: (x * 2 + 1 - x * 3 + x**2 - 4 * x, None), jnp.zeros(N))
+
+
+def test_double_precision_and_large_filters_are_left_to_xla(x64):
+    with pytest.raises(NotFusable, match="an array of float64"):
+        on_chip(lambda x, t: (x + 1, None), jnp.zeros(N))
+    with pytest.raises(NotFusable, match="5000 particles, more than the 4096 of one block"):
+        scan_on_chip(lambda x, t: (x, None), 5000, True, jnp.zeros(5000), jnp.arange(3))
+
+
+@pytest.mark.gpu
+def test_a_small_filter_on_a_gpu_is_one_kernel_and_its_steps_are_the_run():
+    filter_ = filters()["EPF, Taylor 7"]()
+    _, y = epf.simulate(jax.random.key(0), filter_.model, {"theta": 0.7}, 20)
+    key_init, key_steps = jax.random.split(jax.random.key(3))
+    state = filter_.init(key_init)
+    assert "pallas_call" in str(jax.make_jaxpr(filter_.step)(jax.random.key(1), state, y[0]))
+    for t in range(20):
+        state, _ = filter_.step(jax.random.fold_in(key_steps, t + 1), state, y[t])
+    results = epf.run(jax.random.key(3), filter_, y)
+    jax.tree.map(np.testing.assert_array_equal, results.final, state)

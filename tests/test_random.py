@@ -1,0 +1,109 @@
+"""The filters' own generator: its words, its distributions, and that no two keys or counters know of each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from epf_jax.random import hashed_words, stream
+
+MILLION = 1_000_000
+SMALLEST_P = 1e-4  # of about forty p-values; a sound generator fails one in 250 such suites, a fixed seed never
+
+
+def words(seed, num=MILLION):
+    return np.asarray(jax.random.bits(stream(jax.random.key(seed)), (num,), jnp.uint32))
+
+
+def assert_plausible(p):
+    assert SMALLEST_P < p < 1 - SMALLEST_P
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_a_million_words_have_every_bit_set_half_of_the_time_and_bytes_uniform(seed):
+    drawn = words(seed)
+    for bit in range(32):
+        assert_plausible(stats.binomtest(int(((drawn >> bit) & 1).sum()), MILLION).pvalue / 2 + 1e-3)
+    for shift in (0, 8, 16, 24):
+        assert_plausible(stats.chisquare(np.bincount((drawn >> shift) & 255, minlength=256)).pvalue)
+
+
+def test_words_repeat_as_often_as_random_ones_do():
+    # Of n words, n^2 / 2^33 = 116 pairs are expected to be alike; a counter through a bijection would give none.
+    repeats = MILLION - len(np.unique(words(3)))
+    expected = MILLION**2 / 2**33
+    assert abs(repeats - expected) < 4 * np.sqrt(expected)
+
+
+@pytest.mark.parametrize(
+    ("draw", "law"),
+    [
+        (jax.random.uniform, stats.uniform),
+        (jax.random.normal, stats.norm),
+        (jax.random.exponential, stats.expon),
+    ],
+    ids=["uniform", "normal", "exponential"],
+)
+def test_a_million_draws_follow_their_law(draw, law, precision):
+    x = np.asarray(draw(stream(jax.random.key(5)), (MILLION,)), float)
+    assert_plausible(stats.kstest(x, law.cdf).pvalue)
+    for order in (1, 2, 3, 4):
+        spread = np.sqrt(law.moment(2 * order) - law.moment(order) ** 2)
+        assert abs(np.mean(x**order) - law.moment(order)) < 4 * spread / np.sqrt(MILLION)
+
+
+def test_neighbouring_counters_are_independent():
+    x = np.asarray(jax.random.normal(stream(jax.random.key(6)), (MILLION,)), float)
+    for lag in (1, 2, 3, 16, 1000):
+        for f in (lambda v: v, np.square, np.sign):
+            a, b = f(x[:-lag]), f(x[lag:])
+            # A correlation of n independent pairs has standard deviation 1 / sqrt(n).
+            assert abs(np.corrcoef(a, b)[0, 1]) < 4.5 / np.sqrt(MILLION - lag)
+
+
+@pytest.mark.parametrize("relation", ["neighbours", "one bit apart", "split from one", "folded from one"])
+def test_different_keys_give_independent_numbers(relation):
+    num_keys, num = 200, 5000
+    base = np.uint32(987654321)
+    if relation == "neighbours":
+        data = np.stack([np.full(num_keys, base), np.arange(num_keys, dtype=np.uint32)], axis=1)
+    elif relation == "one bit apart":
+        data = np.array([[base ^ (1 << (i % 32)), 7 * (i // 32)] for i in range(num_keys)], np.uint32)
+    else:
+        parent = stream(jax.random.key(9))
+        one = jax.random.split if relation == "split from one" else None
+        keys = one(parent, num_keys) if one else jax.vmap(lambda i: jax.random.fold_in(parent, i))(jnp.arange(num_keys))
+        data = np.asarray(jax.random.key_data(keys))
+    counters = jnp.arange(num, dtype=jnp.uint32)
+    drawn = jax.vmap(lambda key: hashed_words(key[0], key[1], counters))(jnp.asarray(data))
+    x = np.asarray(drawn, float) / 2**32 - 0.5
+    correlations = np.corrcoef(x)[np.triu_indices(num_keys, 1)] * np.sqrt(num)
+    # 19900 correlations, each standard normal under independence: their largest is near 4.2, beyond 5.5 once in 1300.
+    assert np.abs(correlations).max() < 5.5
+    assert_plausible(stats.kstest(correlations, stats.norm.cdf).pvalue)
+    assert_plausible(stats.kstest(x.ravel() + 0.5, "uniform").pvalue)
+
+
+def test_keys_split_as_those_of_jax():
+    key = jax.random.key(11)
+    ours, theirs = jax.random.split(stream(key), 7), jax.random.split(key, 7)
+    np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_any_kind_of_key_makes_a_stream_and_a_stream_stays_one(impl):
+    key = stream(jax.random.key(3, impl=impl))
+    assert jax.random.key_data(key).shape == (2,)
+    assert jnp.isfinite(jax.random.normal(key, (10,))).all()
+    np.testing.assert_array_equal(jax.random.key_data(stream(key)), jax.random.key_data(key))
+
+
+def test_a_key_of_zeros_gives_numbers_like_any_other():
+    zero = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl="threefry2x32")
+    assert_plausible(stats.kstest(np.asarray(jax.random.uniform(stream(zero), (1000,))), "uniform").pvalue)
+
+
+def test_more_numbers_than_counters_are_refused():
+    with pytest.raises(ValueError, match=r"at most 2\^32 random numbers"):
+        jax.jit(lambda key: jax.random.bits(key, (2**16, 2**16))).lower(stream(jax.random.key(0)))
