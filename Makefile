@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-all lint format full accuracy clean
+.PHONY: demo test test-all lint format full accuracy bench bench-check clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.demo
@@ -31,6 +31,17 @@ full: $(READY)  ## the paper on twenty data sets per model; its claims and table
 
 accuracy: $(READY)  ## the accuracy tables of benchmarks/results, 20 data sets each
 	$(BIN)/python -m benchmarks.accuracy
+
+bench: $(VENV)/.peers  ## the speed tables and curves of benchmarks/results, with the peers that install
+	$(BIN)/python -m benchmarks.speed
+
+bench-check: $(VENV)/.peers  ## the race alone: are its ratios still those stored?
+	$(BIN)/python -m benchmarks.speed --check
+
+$(VENV)/.peers: $(READY)  # each on its own: one that will not install is named in the tables
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'], sep='\n')" \
+	  | while read -r peer; do $(BIN)/python -m pip install -q --disable-pip-version-check "$$peer" || true; done
+	touch $@
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -36,9 +36,45 @@ def claims() -> str:
     return "\n".join(lines) + "\n"
 
 
+def speed() -> str:
+    """The stored races as Markdown: how many times ours each contestant takes."""
+    stored = json.loads((RESULTS / "particle_step.json").read_text())
+    rows, here = [row for row in stored["rows"] if "N" in row], stored["machine"]
+    sizes = sorted({row["N"] for row in rows})
+    lines = [
+        f"On a CPU ({here['cores']} cores, jax {here['jax']}, {here['date']}; times as multiples of ours, ours in ns a "
+        "particle-step):",
+        "",
+        "| race | contestant | " + " | ".join(f"N = {n:,}" for n in sizes) + " |",
+        "|---" * (2 + len(sizes)) + "|",
+    ]
+    for work, contestant in dict.fromkeys((row["work"], row["contestant"]) for row in rows):
+        found = {row["N"]: row for row in rows if (row["work"], row["contestant"]) == (work, contestant)}
+        cells = [_speed_cell(found[n]) for n in sizes]
+        lines.append(f"| {work} | {contestant} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *_gpu()]) + "\n"
+
+
+def _speed_cell(row) -> str:
+    ours = row["times ours"] == 1.0
+    return f"**{row['ns a particle-step']:.0f} ns**" if ours else f"{row['times ours']:.1f} x"
+
+
+def _gpu() -> list[str]:
+    stored = json.loads((RESULTS / "gpu.json").read_text())
+    here = stored["machine"]
+    lines = [f"On one GPU ({here['device']}, jax {here['jax']}, {here['date']}):", ""]
+    lines += ["| filter | filters at once | N | us a step | particle-steps a second |", "|---|---|---|---|---|"]
+    for row in stored["rows"]:
+        if "us a step" in row:
+            numbers = f"{row['us a step']:.1f} | {row['particle-steps a second']:.1e}"
+            lines.append(f"| {row['work']} | {row['filters']} | {row['N']:,} | {numbers} |")
+    return lines
+
+
 def written(text: str) -> str:
     """The README with the tables between their markers."""
-    for name, table in (("accuracy", accuracy), ("claims", claims)):
+    for name, table in (("accuracy", accuracy), ("claims", claims), ("speed", speed)):
         start, end = (mark.format(name) for mark in MARKS)
         before, rest = text.split(start)
         text = before + start + table() + end + rest.split(end)[1]

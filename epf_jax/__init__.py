@@ -9,6 +9,7 @@ The README shows the rest; every public name is listed in `__all__`.
 
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
+from epf_jax.caching import cache_compiled_programs
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -52,6 +53,7 @@ __all__ = [
     "__version__",
     "bootstrap",
     "bootstrap_filter",
+    "cache_compiled_programs",
     "chebyshev",
     "conjugate",
     "coordinate_kernel",

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
@@ -88,6 +89,10 @@ def replicate(
 ) -> Results:
     """Run a filter B times in one compiled program: over B keys, and over B series if y has a batch axis.
 
+    Runs are dealt out over all of jax's devices. A CPU is one device unless told otherwise: with
+    `jax.config.update("jax_num_cpu_devices", 2)` before anything else, each of two cores takes half of the runs. The
+    numbers are the same on any number of devices.
+
     Args:
         keys: B random keys, `jax.random.split(key, B)`.
         filter_: the filter.
@@ -115,14 +120,36 @@ def replicate(
     check_model(filter_.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
     levels = _check_levels(levels)
 
-    def one(key, y, rows):
-        return _run(filter_, levels, history, key, None, y, rows)._replace(levels=None)
-
-    axes = (0, 0 if per_series else None, 0 if inputs_per_series else None)
-    results = jax.vmap(one, in_axes=axes)(keys, y, rows)
+    batched = (True, per_series, inputs_per_series)
+    results = _replicate(filter_, levels, history, batched, keys, y, rows)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     _warn_of_trouble(results)
     return results
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _replicate(filter_, levels, history, batched, *args):
+    """A run for each key, dealt out evenly over the devices: each device runs its share, and none waits for another."""
+
+    def one(key, y, rows):
+        return _run(filter_, levels, history, key, None, y, rows)._replace(levels=None)
+
+    many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
+    devices, num = jax.devices(), args[0].shape[0]
+    if len(devices) == 1 or num == 1:
+        return many(*args)
+    devices = devices[: min(len(devices), num)]
+    spare = -num % len(devices)  # the last run again, so that all shares are equal; then left out
+    padded = [_pad_rows(arg, spare) if flag else arg for arg, flag in zip(args, batched, strict=True)]
+    specs = tuple(PartitionSpec("runs") if flag else PartitionSpec() for flag in batched)
+    mesh = Mesh(np.array(devices), ("runs",))
+    # Without checks of what varies over the mesh: `jet` has no rules for them.
+    dealt = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("runs"), check_vma=False)
+    return jax.tree.map(lambda leaf: leaf[:num], dealt(*padded))
+
+
+def _pad_rows(tree: Any, num: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], num, axis=0)]) if num else leaf, tree)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -13,6 +13,9 @@ from epf_jax.filters.base import PARTICLES
 from epf_jax.kernels import NotFusable, ancestors_by_bisection, cells, running_sum_by_blocks, scan_on_chip
 from epf_jax.results import record
 
+# Pallas tells of its own deprecations under jax 0.11; what they concern is inside jax.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
 N, T = 48, 4
 
 

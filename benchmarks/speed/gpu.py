@@ -99,7 +99,7 @@ def main():
             contestants["bootstrap, XLA alone"] = without_kernels(running)(bootstrap(model, n), y)
         if n in (1_000, 1_000_000):
             for name in ("smcx", "cuthbert"):
-                if name in versions or PEERS[name].package in versions:
+                if name in versions:
                     contestants[name] = PEERS[name].build(y, n, np.float32)
                 else:
                     rows.append({"work": f"{name}: not installed", "N": n})

@@ -1,106 +1,132 @@
-"""Nanoseconds per particle-step on SIN: this library against NumPy by hand and a plain JAX scan.
+"""Nanoseconds per particle-step on SIN: this library, NumPy by hand, plain JAX, and the peers that are installed.
 
-Interleaved runs, medians, compile time apart. Every contestant estimates the same log-evidence, which is compared, so
-that nobody is fast by being wrong.
+Interleaved runs, medians, compile time apart, ratios against the bars. Every contestant of a race estimates the same
+log-evidence, which is compared, so that nobody is fast by being wrong.
 """
 
 import statistics
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import epf_jax as epf
 from benchmarks.report import save, show
+from benchmarks.speed import by_hand
+from benchmarks.speed.peers import PEERS, THETA, available
 
-NUM_STEPS, REPEATS, PARTICLES, THETA, NOISE = 200, 7, (1000, 10_000, 100_000), 0.7, 0.1
-LOG_NORMALISER = np.log(NOISE * np.sqrt(2 * np.pi))
-
-
-def numpy_by_hand(y, num_particles):
-    y, rng, n = np.asarray(y), np.random.default_rng(0), num_particles
-
-    def run(_):
-        x, total = rng.standard_normal(n, dtype=np.float32), 0.0
-        for y_t in y:
-            x = np.sin(np.float32(THETA) * x) + rng.standard_normal(n, dtype=np.float32)
-            log_w = -0.5 * ((y_t - x) / np.float32(NOISE)) ** 2
-            highest = log_w.max()
-            c = np.cumsum(np.exp(log_w - highest))
-            total += highest + np.log(c[-1] / n) - LOG_NORMALISER
-            x = x[np.searchsorted(c, (np.arange(n, dtype=np.float32) + np.float32(rng.random())) * (c[-1] / n))]
-        return total
-
-    return run
+NUM_STEPS, PARTICLES = 200, (1_000, 10_000, 100_000)
+BOOTSTRAP, EPF = "epf_jax bootstrap", "epf_jax EPF, Taylor 7"
 
 
-def plain_jax(y, num_particles):
-    n = num_particles
-
-    @jax.jit
-    def run(key):
-        key_init, key_steps = jax.random.split(key)
-
-        def step(carry, row):
-            x, total = carry
-            key, y_t = row
-            key_x, key_u = jax.random.split(key)
-            x = jnp.sin(THETA * x) + jax.random.normal(key_x, (n,))
-            log_w = -0.5 * ((y_t - x) / NOISE) ** 2
-            highest = jnp.max(log_w)
-            c = jnp.cumsum(jnp.exp(log_w - highest))
-            total += highest + jnp.log(c[-1] / n) - LOG_NORMALISER
-            chosen = jnp.searchsorted(c, (jnp.arange(n) + jax.random.uniform(key_u)) * (c[-1] / n))
-            return (x[jnp.minimum(chosen, n - 1)], total), None
-
-        start = (jax.random.normal(key_init, (n,)), jnp.zeros(()))
-        return jax.lax.scan(step, start, (jax.random.split(key_steps, len(y)), y))[0][1]
-
-    return run
+def ours_bootstrap(y, num_particles, dtype):
+    model = epf.models.sinusoid()
+    filter_ = epf.bootstrap_filter(model, num_particles, theta={"theta": THETA})
+    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
 
 
-def ours(filter_, y):
-    return lambda key: epf.run(key, filter_, y, levels=()).log_evidence[-1]
+def ours_epf(y, num_particles, dtype):
+    model = epf.models.sinusoid()
+    filter_ = epf.extended_parameter_filter(
+        model, num_particles, statistic=epf.taylor(model, 7), proposal=epf.bootstrap()
+    )
+    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
 
 
-def measure(y, num_particles):
-    model, n = epf.models.sinusoid(), num_particles
-    literal = epf.extended_parameter_filter(model, n, statistic=epf.taylor(model, 7), proposal=epf.bootstrap())
-    contestants = {
-        "NumPy by hand": numpy_by_hand(y, n),
-        "plain JAX": plain_jax(y, n),
-        "epf_jax bootstrap": ours(epf.bootstrap_filter(model, n, theta={"theta": THETA}), y),
-        "epf_jax EPF, Taylor 7": ours(literal, y),
-    }
-    seconds = {name: [] for name in contestants}
-    evidence = {name: [] for name in contestants}
-    for repeat in range(REPEATS + 1):
+def race(contestants, repeats):
+    """Median seconds, and log-evidences, of each contestant's `run(seed)`, taking turns; the first turn compiles."""
+    seconds, values = {name: [] for name in contestants}, {name: [] for name in contestants}
+    for repeat in range(repeats + 1):
         for name, run in contestants.items():
             start = time.perf_counter()
-            value = jax.block_until_ready(run(jax.random.key(repeat)))
-            if repeat:  # the first compiles
+            value = jax.block_until_ready(run(repeat))
+            if repeat:
                 seconds[name].append(time.perf_counter() - start)
-                evidence[name].append(float(value))
-    baseline = statistics.median(seconds["NumPy by hand"])
-    return [
-        {
-            "N": n,
-            "filter": name,
-            "ns a particle-step": statistics.median(taken) / (n * len(y)) * 1e9,
-            "times NumPy's": statistics.median(taken) / baseline,
-            "log-evidence": statistics.mean(evidence[name]),
-            "its sd": statistics.stdev(evidence[name]),
-        }
-        for name, taken in seconds.items()
-    ]
+            values[name].append(float(value))
+    return {name: statistics.median(taken) for name, taken in seconds.items()}, values
 
 
-def main():
+def rows_of(work, n, dtype, builds, y, repeats, bars, reference):
+    """One race: a row for each contestant, with what the bars say of ours."""
+    contestants = {name: build(y, n, dtype) for name, build in builds.items()}
+    seconds, values = race(contestants, repeats)
+    rows = []
+    for name, taken in seconds.items():
+        z = agreement(values[name], values[reference])
+        rows.append(
+            {
+                "work": work,
+                "N": n,
+                "contestant": name,
+                "ns a particle-step": taken / (n * len(y)) * 1e9,
+                "times ours": taken / seconds[next(iter(builds))],
+                "bar": bars.get(name, ""),
+                "met": "" if name not in bars else bool(taken / seconds[next(iter(builds))] >= bars[name]),
+                "log-evidence": statistics.mean(values[name]),
+                "z against": z,
+            }
+        )
+    return rows
+
+
+def agreement(values, others):
+    """The difference of two contestants' mean log-evidences, in standard errors; both are heavy-tailed at small N."""
+    error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / len(values))
+    return float((np.mean(values) - np.mean(others)) / error)
+
+
+def peers(names):
+    """Builds of the peers that are installed, and notes on those that are not."""
+    versions = available()
+    found = {f"{name} {versions[name]}": PEERS[name].build for name in names if name in versions}
+    return found, [name for name in names if name not in versions]
+
+
+def main(repeats: int = 5, name: str | None = "particle_step"):
     _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS)
-    rows = [row for n in PARTICLES for row in measure(y, n)]
-    show("SIN, float32, systematic resampling at every step (theta known, except for the EPF)", rows)
-    print("stored in", save("particle_step", {"steps": NUM_STEPS, "repeats": REPEATS, "theta": THETA}, rows))
+    found, missing = peers(list(PEERS))
+    rows = [{"work": "peer not installed", "contestant": peer} for peer in missing]
+    hand = {"NumPy by hand": by_hand.numpy_bootstrap, "plain JAX": by_hand.jax_bootstrap}
+    bars = {"NumPy by hand": 1.0, "plain JAX": 2.0, **dict.fromkeys(found, 1.0)}
+    for n in PARTICLES:
+        builds = {BOOTSTRAP: ours_bootstrap, **hand, **found}
+        rows += rows_of("bootstrap, float32", n, np.float32, builds, y, repeats, bars, "NumPy by hand")
+    jax.config.update("jax_enable_x64", True)  # the flag, not its context: one peer's callback sees no other
+    try:
+        others = {peer: build for peer, build in found.items() if not peer.startswith("blackjax")}
+        y64 = np.asarray(y, float)
+        for n in PARTICLES:
+            builds = {BOOTSTRAP: ours_bootstrap, "NumPy by hand": by_hand.numpy_bootstrap, **others}
+            bars64 = dict.fromkeys(others, 1.0)
+            rows += rows_of("bootstrap, float64", n, np.float64, builds, y64, repeats, bars64, "NumPy by hand")
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    for n in PARTICLES:
+        builds = {EPF: ours_epf, "NumPy EPF": by_hand.numpy_epf, "plain JAX EPF": by_hand.jax_epf}
+        rows += rows_of(
+            "EPF, float32", n, np.float32, builds, y, repeats, {"NumPy EPF": 4.0, "plain JAX EPF": 2.0}, "NumPy EPF"
+        )
+        ours = {
+            row["contestant"]: row["ns a particle-step"]
+            for row in rows
+            if row.get("N") == n and "float32" in row["work"]
+        }
+        ratio = ours[EPF] / ours[BOOTSTRAP]
+        rows.append(
+            {
+                "work": "EPF over bootstrap",
+                "N": n,
+                "contestant": EPF,
+                "times ours": ratio,
+                "bar": 3.5,
+                "met": ratio <= 3.5,
+            }
+        )
+    show(f"SIN, systematic resampling at every step, T = {NUM_STEPS}, medians of {repeats} interleaved runs", rows)
+    settings = {"steps": NUM_STEPS, "repeats": repeats, "theta": THETA, "peers": available()}
+    if name is not None:
+        print("stored in", save(name, settings, rows))
+    return rows
 
 
 if __name__ == "__main__":

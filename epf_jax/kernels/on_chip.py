@@ -2,9 +2,9 @@
 
 A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them.
 `scan_on_chip` is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas
-kernel: the particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid, one block for
-each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel runs in Pallas'
-interpreter on a CPU, where the tests hold it against the function itself.
+kernel: the particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid,
+one block for each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel
+runs in Pallas' interpreter on a CPU, where the tests hold it against the function itself.
 """
 
 from collections.abc import Callable
@@ -33,6 +33,7 @@ from epf_jax.kernels.cells import (
 from epf_jax.kernels.vectors import compiler
 
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+_PER_WARP = 128  # lanes: four to a thread, the best of 64, 128 and 256 for one filter of a thousand
 _SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles read what others have computed
 
 
@@ -133,7 +134,7 @@ def scan_on_chip(
             *(_word_shape(v.aval, (num_steps,)) for v in written),
             jax.ShapeDtypeStruct((_SCRATCH_SLOTS * width,), jnp.int32),
         ],
-        **compiler(width, interpret),
+        **compiler(width, interpret, _PER_WARP),
     )(*map(_as_words, (*consts, *leaves, *row_leaves)))
     final = [word.reshape(v.aval.shape).astype(v.aval.dtype) for word, v in zip(found, states, strict=False)]
     remaining = iter(found[len(states) :])

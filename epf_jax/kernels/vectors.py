@@ -9,14 +9,14 @@ from jax.experimental.pallas import triton as plgpu
 
 BEYOND = 2**30  # more than any count of particles
 _BLOCK = 1024
-_LANES_PER_WARP = 128  # four to a thread
+_PER_WARP = 256  # elements: eight to a thread
 
 
-def compiler(width: int, interpret: bool) -> dict[str, Any]:
+def compiler(width: int, interpret: bool, per_warp: int = _PER_WARP) -> dict[str, Any]:
     """Options of `pallas_call`: the Triton backend with threads for blocks of `width`, or the interpreter."""
     if interpret:
         return {"interpret": True}
-    return {"compiler_params": plgpu.CompilerParams(num_warps=max(width // _LANES_PER_WARP, 1), num_stages=1)}
+    return {"compiler_params": plgpu.CompilerParams(num_warps=max(width // per_warp, 1), num_stages=1)}
 
 
 def running_sum_by_blocks(x: jax.Array, *, interpret: bool = False) -> jax.Array:

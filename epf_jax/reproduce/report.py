@@ -112,8 +112,8 @@ def _head(size, sections, results, seconds) -> str:
         f"{computed:.0f} s of work in all, {seconds:.0f} s just now"
         + ("" if size.num_series > 1 else ". One data set is one draw: <code>epf reproduce --full</code> runs twenty, with "
            "error bars") + ".</p>"
-        "<nav>" + "".join(f"<a href='#{e.name}'>{_text(e.title)}</a>" for e, _ in sections)
-        + ("<a href='#league'>League table</a>" if league else "") + "</nav>"
+        "<nav>" + ("<a href='#league'>League table</a>" if league else "")
+        + "".join(f"<a href='#{e.name}'>{_text(e.title)}</a>" for e, _ in sections) + "</nav>"
         "<h3>Claims and verdicts</h3><div class='scroll'><table class='claims'><thead><tr><th>where</th><th>the paper says</th>"
         f"<th>verdict</th></tr></thead><tbody>{rows}</tbody></table></div>"
         "<p class='note'>A filter <em>agrees</em> with the exact posterior when, at the last observation, the median |z| over the "

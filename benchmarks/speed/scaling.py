@@ -1,0 +1,132 @@
+"""How the cost of a step grows: with the series (it must not), with the order of the expansion, with the parameters.
+
+Medians of interleaved runs, compile time apart. The theoretical count beside each curve is the number of
+multiplications that a step's statistic asks of one particle: products of the squared residual, and the polynomial read
+twice.
+"""
+
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+import epf_jax as epf
+from benchmarks.report import save, show
+from epf_jax.polynomials import num_coefficients
+
+LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
+PICTURE = pathlib.Path(__file__).resolve().parents[1] / "results" / "speed_scaling.png"
+
+
+def literal(model, num_particles, order):
+    return epf.extended_parameter_filter(
+        model, num_particles, statistic=epf.taylor(model, order), proposal=epf.bootstrap()
+    )
+
+
+def several_parameters(dim):
+    """Regression on `dim` waves, each damped by a parameter of its own, which enters nonlinearly."""
+
+    def mean(theta, x):
+        return sum(jnp.sin(theta["theta"][i] * x) / (i + 1) for i in range(dim))
+
+    return epf.StateSpaceModel(
+        prior={"theta": dist.Normal(jnp.full(dim, 0.3), 0.2).to_event(1)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(mean(theta, x), 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.1),
+    )
+
+
+def microseconds_per_step(runs, repeats):
+    """Medians over interleaved calls of {label: (filter, y)}; the first turn compiles."""
+    taken = {label: [] for label in runs}
+    for repeat in range(repeats + 1):
+        for label, (filter_, y) in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(epf.run(jax.random.key(repeat), filter_, y, levels=()))
+            if repeat:
+                taken[label].append((time.perf_counter() - start) / len(y) * 1e6)
+    return {label: statistics.median(times) for label, times in taken.items()}
+
+
+def count(dim, order):
+    """Multiplications per particle: of the squared residual (by symmetry half of all pairs), and of two readings."""
+    terms = num_coefficients(dim, order)
+    return terms * (terms + 1) // 2 + 2 * num_coefficients(dim, 2 * order)
+
+
+def peak_memory(num_steps):
+    """Largest resident memory, in MiB, of a process that runs T observations at N = 10000."""
+    code = (
+        "import jax, jax.numpy as jnp, epf_jax as epf, resource\n"
+        "m = epf.models.sinusoid()\n"
+        "f = epf.extended_parameter_filter(m, 10_000, statistic=epf.taylor(m, 7), proposal=epf.bootstrap())\n"
+        f"jax.block_until_ready(epf.run(jax.random.key(0), f, jnp.zeros({num_steps}), levels=()))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(out.stdout)
+
+
+def draw(by_length, by_order, by_dim):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8))
+    axes[0].plot(list(by_length), list(by_length.values()), "o-")
+    axes[0].set(xscale="log", xlabel="observations T", ylabel="µs a step", title="the series: flat", ylim=(0, None))
+    for ax, found, label, counts in (
+        (axes[1], by_order, "order M (one parameter)", {m: count(1, m) for m in by_order}),
+        (axes[2], by_dim, "parameters (order 3)", {d: count(d, 3) for d in by_dim}),
+    ):
+        ax.plot(list(found), list(found.values()), "o-", label="measured")
+        scale = next(iter(found.values())) / next(iter(counts.values()))
+        ax.plot(list(counts), [c * scale for c in counts.values()], "--", color="0.5", label="multiplications, scaled")
+        ax.set(xlabel=label, ylabel="µs a step", ylim=(0, None), xticks=list(found))
+        ax.legend(frameon=False)
+    axes[2].set_yscale("log")
+    axes[2].set_ylim(min(by_dim.values()) / 2, None)
+    axes[1].set_title("the order")
+    axes[2].set_title("the parameters (logarithmic)")
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=110)
+    plt.close(figure)
+
+
+def main(repeats: int = 5):
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, max(LENGTHS))
+    filter_ = literal(model, 1000, 7)
+    by_length = microseconds_per_step({t: (filter_, y[:t]) for t in LENGTHS}, repeats)
+    by_order = microseconds_per_step({m: (literal(model, 10_000, m), y[:100]) for m in ORDERS}, repeats)
+    by_dim = microseconds_per_step({d: (literal(several_parameters(d), 1000, 3), y[:100]) for d in DIMS}, repeats)
+    memory = {t: peak_memory(t) for t in (100, 10_000)}
+    flat = {t: us / by_length[1000] for t, us in by_length.items()}
+    rows = [
+        {"what": "series", "T": t, "us a step": us, "against T = 1000": flat[t], "met": 0.9 <= flat[t] <= 1.1}
+        for t, us in by_length.items()
+    ]
+    rows += [{"what": "order", "M": m, "us a step": us, "multiplications": count(1, m)} for m, us in by_order.items()]
+    rows += [
+        {"what": "parameters", "P": d, "us a step": us, "multiplications": count(d, 3)} for d, us in by_dim.items()
+    ]
+    rows += [{"what": "memory, MiB", "T": t, "peak": peak} for t, peak in memory.items()]
+    show("how a step's cost grows (EPF, Taylor, float32)", rows)
+    draw(by_length, by_order, by_dim)
+    print("drawn in", PICTURE)
+    print("stored in", save("speed_scaling", {"repeats": repeats, "N": {"series": 1000, "order": 10_000}}, rows))
+    return rows
+
+
+if __name__ == "__main__":
+    main()
