@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-all lint format full accuracy bench bench-check clean
+.PHONY: demo test test-all lint format full accuracy bench bench-store clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.demo
@@ -32,11 +32,12 @@ full: $(READY)  ## the paper on twenty data sets per model; its claims and table
 accuracy: $(READY)  ## the accuracy tables of benchmarks/results, 20 data sets each
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.peers  ## the speed tables and curves of benchmarks/results, with the peers that install
+bench: $(VENV)/.peers  ## the speed suite, quickly: tables, curves, and whether the ratios are still those stored
 	$(BIN)/python -m benchmarks.speed
 
-bench-check: $(VENV)/.peers  ## the race alone: are its ratios still those stored?
-	$(BIN)/python -m benchmarks.speed --check
+bench-store: $(VENV)/.peers  ## the speed tables and curves of benchmarks/results
+	$(BIN)/python -m benchmarks.speed --store
+	$(BIN)/python -m benchmarks.readme
 
 $(VENV)/.peers: $(READY)  # each on its own: one that will not install is named in the tables
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'], sep='\n')" \

@@ -22,7 +22,7 @@ def epf(*arguments):
     return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # of a worker: other files' tests may come in between
 def report(tmp_path_factory):
     """A tiny run of two experiments: its folder and the units that were computed."""
     folder, computed = tmp_path_factory.mktemp("report"), []

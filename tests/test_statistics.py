@@ -220,6 +220,7 @@ def heavy_tailed(transition, observation):
     )
 
 
+@pytest.mark.slow
 def test_scale_mixture_learns_from_heavy_tailed_transitions_and_observations_with_gaps():
     # Twelve filters of 4000 particles: their average is compared with the exact mean in its own standard errors, from
     # the spread of the twelve; four are allowed. A filter's sd is compared by the median of the twelve.

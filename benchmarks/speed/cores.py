@@ -36,7 +36,7 @@ def once(num_devices):
     return json.loads(out.stdout.splitlines()[-1])
 
 
-def main(repeats: int = 3):
+def main(repeats: int = 3, *, store: bool = True):
     cores = os.cpu_count() or 1
     runs = {1: [], cores: []}
     for _ in range(repeats):
@@ -48,7 +48,8 @@ def main(repeats: int = 3):
     rows = [{"devices": num, "seconds": s, "speed-up": seconds[1] / s} for num, s in seconds.items()]
     rows[-1] |= {"bar": 1.7, "met": gain >= 1.7, "same numbers": same}
     show("replicate: 32 filters x 1000 particles, EPF, T = 200", rows)
-    print("stored in", save("speed_cores", {"repeats": repeats, "cores": cores}, rows))
+    if store:
+        print("stored in", save("speed_cores", {"repeats": repeats, "cores": cores}, rows))
     return rows
 
 

@@ -82,7 +82,7 @@ def peers(names):
     return found, [name for name in names if name not in versions]
 
 
-def main(repeats: int = 5, name: str | None = "particle_step"):
+def main(repeats: int = 5, *, store: bool = True):
     _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS)
     found, missing = peers(list(PEERS))
     rows = [{"work": "peer not installed", "contestant": peer} for peer in missing]
@@ -124,8 +124,8 @@ def main(repeats: int = 5, name: str | None = "particle_step"):
         )
     show(f"SIN, systematic resampling at every step, T = {NUM_STEPS}, medians of {repeats} interleaved runs", rows)
     settings = {"steps": NUM_STEPS, "repeats": repeats, "theta": THETA, "peers": available()}
-    if name is not None:
-        print("stored in", save(name, settings, rows))
+    if store:
+        print("stored in", save("particle_step", settings, rows))
     return rows
 
 

@@ -74,36 +74,36 @@ def peak_memory(num_steps):
     return float(out.stdout)
 
 
-def draw(by_length, by_order, by_dim):
+def draw(by_length, by_order, by_dim, picture):
+    """Three curves, with the theoretical count on an axis of its own beside the last two."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8))
+    figure, axes = plt.subplots(1, 3, figsize=(13.5, 3.8))
     axes[0].plot(list(by_length), list(by_length.values()), "o-")
-    axes[0].set(xscale="log", xlabel="observations T", ylabel="µs a step", title="the series: flat", ylim=(0, None))
-    for ax, found, label, counts in (
-        (axes[1], by_order, "order M (one parameter)", {m: count(1, m) for m in by_order}),
-        (axes[2], by_dim, "parameters (order 3)", {d: count(d, 3) for d in by_dim}),
+    axes[0].set(xscale="log", xlabel="observations T", ylabel="µs a step", title="the series (order 7, N = 1000)")
+    axes[0].set_ylim(0, 1.2 * max(by_length.values()))
+    axes[0].spines[["top", "right"]].set_visible(False)
+    for ax, found, label, title, counts in (
+        (axes[1], by_order, "order M", "the order (N = 10 000)", {m: count(1, m) for m in by_order}),
+        (axes[2], by_dim, "parameters", "the parameters (order 3, N = 1000)", {d: count(d, 3) for d in by_dim}),
     ):
-        ax.plot(list(found), list(found.values()), "o-", label="measured")
-        scale = next(iter(found.values())) / next(iter(counts.values()))
-        ax.plot(list(counts), [c * scale for c in counts.values()], "--", color="0.5", label="multiplications, scaled")
-        ax.set(xlabel=label, ylabel="µs a step", ylim=(0, None), xticks=list(found))
-        ax.legend(frameon=False)
-    axes[2].set_yscale("log")
-    axes[2].set_ylim(min(by_dim.values()) / 2, None)
-    axes[1].set_title("the order")
-    axes[2].set_title("the parameters (logarithmic)")
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
+        other = ax.twinx()
+        (measured,) = ax.plot(list(found), list(found.values()), "o-", label="measured (left)")
+        (theory,) = other.plot(list(counts), list(counts.values()), "--", color="0.5", label="theory (right)")
+        ax.set(xlabel=label, ylabel="µs a step", title=title, xticks=list(found), ylim=(0, 1.15 * max(found.values())))
+        other.set(ylabel="multiplications a particle", ylim=(0, 1.15 * max(counts.values())))
+        ax.legend(handles=[measured, theory], frameon=False, loc="upper left")
+        for side in (ax, other):
+            side.spines["top"].set_visible(False)
     figure.tight_layout()
-    figure.savefig(PICTURE, dpi=110)
+    figure.savefig(picture, dpi=110)
     plt.close(figure)
 
 
-def main(repeats: int = 5):
+def main(repeats: int = 5, *, store: bool = True):
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, max(LENGTHS))
     filter_ = literal(model, 1000, 7)
@@ -122,9 +122,12 @@ def main(repeats: int = 5):
     ]
     rows += [{"what": "memory, MiB", "T": t, "peak": peak} for t, peak in memory.items()]
     show("how a step's cost grows (EPF, Taylor, float32)", rows)
-    draw(by_length, by_order, by_dim)
-    print("drawn in", PICTURE)
-    print("stored in", save("speed_scaling", {"repeats": repeats, "N": {"series": 1000, "order": 10_000}}, rows))
+    picture = PICTURE if store else pathlib.Path("results") / PICTURE.name
+    picture.parent.mkdir(exist_ok=True)
+    draw(by_length, by_order, by_dim, picture)
+    print("drawn in", picture)
+    if store:
+        print("stored in", save("speed_scaling", {"repeats": repeats, "N": {"series": 1000, "order": 10_000}}, rows))
     return rows
 
 
