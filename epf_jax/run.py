@@ -166,7 +166,8 @@ def _scan(filter_, levels, history, key_steps, state, y, inputs):
     def body(state, row):
         key, y, u = row
         state, info = filter_.step(key, state, y, u)
-        # The barrier keeps XLA from fusing the summaries into the step: `step` alone gives the same bits.
+        # Summaries are not to be fused into the step, which alone must give the same bits. (On a CPU XLA drops the
+        # barrier before it fuses; there the tests find the bits the same without it.)
         state, info = jax.lax.optimization_barrier((state, info))
         layout["row"] = record(state, info, levels, history)
         return state, _pack(layout["row"])

@@ -109,7 +109,11 @@ def units(size: Size) -> list[Unit]:
             surrogate = truncated_model(model)
             found["log_q"] = known_path(surrogate, x, {"a": GRID}).log_density[-1]  # the series, summed directly
             S = jax.jit(partial(statistic_of_path, truncated(model)))(jnp.asarray(x), jnp.asarray(y))
-            found["coefficients"] = np.asarray(jax.tree.leaves(S)[0][-1])  # the same series as a polynomial in a
+            powers = [
+                leaf[-1] for leaf in jax.tree.leaves(S)
+            ]  # the same series as a polynomial in a: a, a^2, ..., a^10
+            assert len(powers) == ORDER, f"{len(powers)} coefficients of a polynomial of degree {ORDER}"
+            found["coefficients"] = np.array([0.0, *powers])
             found["mixture_draws"] = _alternate(scale_mixture(model), x, y)
         return found
 
