@@ -40,7 +40,7 @@ def compare(rows, stored) -> list[dict]:
 
 def main(store: bool) -> int:
     stored = {} if store else stored_ratios()
-    rows = particle_step.main() if store else particle_step.main(repeats=2, store=False)
+    rows = particle_step.main() if store else particle_step.main(repeats=1, store=False)
     for part in (startup, cores, scaling):
         part.main(**({} if store else {"repeats": 1, "store": False}))
     if store:
