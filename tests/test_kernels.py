@@ -108,6 +108,22 @@ def test_double_precision_and_large_filters_are_left_to_xla(x64):
         scan_on_chip(lambda x, t: (x, None), 5000, True, jnp.zeros(5000), jnp.arange(3))
 
 
+def test_for_a_gpu_a_run_becomes_one_kernel_and_its_gradient_is_that_of_xla(monkeypatch):
+    y = jnp.array([0.1, -0.4, 0.8])
+
+    def evidence(noise):
+        model = epf.models.sinusoid(noise=noise)
+        filter_ = epf.bootstrap_filter(model, 16, theta={"theta": 0.7})
+        return epf.run(jax.random.key(1), filter_, y, levels=()).log_evidence[-1]
+
+    expected = jax.grad(evidence)(1.0)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what is written for a GPU, lowered but not run
+    np.testing.assert_allclose(jax.grad(evidence)(1.0), expected, rtol=1e-4)
+    program = jax.jit(evidence).trace(1.0).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("triton") >= 1
+    assert "while" not in program.replace("while_", "")
+
+
 @pytest.mark.gpu
 def test_a_small_filter_on_a_gpu_is_one_kernel_and_its_steps_are_the_run():
     filter_ = filters()["EPF, Taylor 7"]()

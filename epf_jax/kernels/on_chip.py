@@ -52,12 +52,26 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
     by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
     if not on_gpu or num_particles > MAX_PARTICLES:
         return by_xla(state, rows)
-    on_chip = partial(scan_on_chip, step, num_particles, by_particle)
+    row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
+    step, captured = jax.closure_convert(step, state, row)  # what is differentiated must come in as an argument
+
+    def by_xla_given(captured, state, rows):
+        return jax.lax.scan(lambda state, row: step(state, row, *captured), state, rows, unroll=2)
+
+    def on_chip_given(captured, state, rows):
+        return scan_on_chip(lambda state, row: step(state, row, *captured), num_particles, by_particle, state, rows)
+
     try:
-        jax.eval_shape(on_chip, state, rows)
+        jax.eval_shape(on_chip_given, captured, state, rows)
     except NotFusable:
         return by_xla(state, rows)
-    return jax.lax.platform_dependent(state, rows, cuda=on_chip, default=by_xla)
+
+    @jax.custom_jvp  # Pallas cannot differentiate the kernel: derivatives are XLA's
+    def scan(captured, state, rows):
+        return jax.lax.platform_dependent(captured, state, rows, cuda=on_chip_given, default=by_xla_given)
+
+    scan.defjvp(lambda primals, tangents: jax.jvp(by_xla_given, primals, tangents))
+    return scan(captured, state, rows)
 
 
 def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
