@@ -1,7 +1,7 @@
 r"""Random numbers: the generator behind every draw inside a filter.
 
-`jax.random` serves its numbers from threefry, twenty rounds of it for every word: most of the time of a bootstrap
-filter on a CPU. `stream(key)` gives a key of another kind for the same `jax.random` functions (and so for every
+`jax.random` serves its numbers from threefry, twenty rounds of it for every word. `stream(key)`
+gives a key of another kind for the same `jax.random` functions (and so for every
 distribution's `sample`), which differs in two things. Its bits are a hash of the counter, keyed at two places,
 
 .. math:: a = A(i \oplus k_0), \qquad b_i = B(a + k_1 + c) \oplus a
@@ -12,7 +12,6 @@ do. And keys are split by threefry
 itself, as jax does, but written out as one expression: XLA runs jax's own as a loop of tiny kernels on a CPU.
 
 The tests hold moments, independence across keys and counters, and distributions of a million draws against the law.
-`benchmarks/speed` has what it gives.
 """
 
 import math

@@ -505,16 +505,12 @@ def _slice(block: Block, eqn: Any, x: Cells) -> Cells:
     return Cells(np.expand_dims(one.items, x.axis), None)
 
 
-def _joined(block: Block, parts: tuple[Cells, ...], join: Callable, position: int, ndim: int) -> Cells:
-    """Cells joined along the axis `position` of arrays with `ndim` axes, the particles' elsewhere."""
+def _concatenate(block: Block, eqn: Any, *parts: Cells) -> Cells:
+    position = eqn.params["dimension"]
     axis = next((c.axis for c in parts if c.axis is not None), None)
     if any(c.axis != axis for c in parts) or axis == position:
         raise NotFusable("arrays joined along or across the particles' axis")
-    return Cells(join([c.items for c in parts], position - (axis is not None and position > axis)), axis)
-
-
-def _concatenate(block: Block, eqn: Any, *parts: Cells) -> Cells:
-    return _joined(block, parts, np.concatenate, eqn.params["dimension"], len(eqn.outvars[0].aval.shape))
+    return Cells(np.concatenate([c.items for c in parts], position - (axis is not None and position > axis)), axis)
 
 
 def _stack(block: Block, eqn: Any, *parts: Cells) -> Cells:

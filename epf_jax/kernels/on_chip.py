@@ -1,6 +1,6 @@
 """A small filter kept on chip for as many steps as there are observations.
 
-A step of a thousand particles is some fifty small kernels to XLA, and a GPU spends its time starting them.
+A step of a thousand particles is dozens of small kernels to XLA, and a GPU spends its time starting them.
 `scan_on_chip` is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas
 kernel: the particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid,
 one block for each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel
@@ -33,7 +33,7 @@ from epf_jax.kernels.cells import (
 from epf_jax.kernels.vectors import compiler
 
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
-_PER_WARP = 128  # lanes: four to a thread, the best of 64, 128 and 256 for one filter of a thousand
+_PER_WARP = 128  # lanes: four to a thread
 _SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles read what others have computed
 
 
