@@ -168,7 +168,7 @@ def _scan(filter_, levels, history, key_steps, state, y, inputs):
         state, info = filter_.step(key, state, y, u)
         # Summaries are not to be fused into the step, which alone must give the same bits. (On a CPU XLA drops the
         # barrier before it fuses; there the tests find the bits the same without it.)
-        state, info = jax.lax.optimization_barrier((state, info))
+        state, info = _apart((state, info))
         layout["row"] = record(state, info, levels, history)
         return state, _pack(layout["row"])
 
@@ -177,6 +177,15 @@ def _scan(filter_, levels, history, key_steps, state, y, inputs):
     final, rows = scan_on_device(body, filter_.num_particles, PARTICLES, state, (keys, y, inputs))
     rows = _unpack(rows, layout["row"])
     return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
+
+
+@jax.custom_jvp
+def _apart(tree: Any) -> Any:
+    return jax.lax.optimization_barrier(tree)
+
+
+# The derivative is the identity's, spelt out: jax 0.11 cannot transpose a barrier that some constants pass, too.
+_apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 
 _SMALL = 64  # numbers; larger arrays are written on their own

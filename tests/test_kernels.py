@@ -119,7 +119,9 @@ def test_for_a_gpu_a_run_becomes_one_kernel_and_its_gradient_is_that_of_xla(monk
     expected = jax.grad(evidence)(1.0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what is written for a GPU, lowered but not run
     np.testing.assert_allclose(jax.grad(evidence)(1.0), expected, rtol=1e-4)
-    program = jax.jit(evidence).trace(1.0).lower(lowering_platforms=("cuda",)).as_text()
+    gpu = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
+        program = jax.jit(evidence).trace(1.0).lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("triton") >= 1
     assert "while" not in program.replace("while_", "")
 
