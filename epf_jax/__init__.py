@@ -10,6 +10,8 @@ The README shows the rest; every public name is listed in `__all__`.
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
+from epf_jax.devices import across_devices, islands
+from epf_jax.differentiable import soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -24,9 +26,10 @@ from epf_jax.filters import (
 )
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
+from epf_jax.replicate import replicate
 from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.results import History, Results, Summary
-from epf_jax.run import replicate, run
+from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
     Statistic,
@@ -51,6 +54,7 @@ __all__ = [
     "StepInfo",
     "Summary",
     "__version__",
+    "across_devices",
     "bootstrap",
     "bootstrap_filter",
     "cache_compiled_programs",
@@ -64,6 +68,7 @@ __all__ = [
     "fully_adapted",
     "grid_sampler",
     "guided",
+    "islands",
     "liu_west_filter",
     "models",
     "multinomial",
@@ -77,10 +82,13 @@ __all__ = [
     "separable",
     "simulate",
     "slice_sampler",
+    "soft_resampling",
+    "stop_gradient_resampling",
     "storvik_filter",
     "stratified",
     "systematic",
     "taylor",
     "taylor_log_density",
+    "transport_resampling",
     "when_ess_below",
 ]

@@ -1,11 +1,13 @@
 """Densities and draws of one distribution or of a cloud of them: missing components, batched draws."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
@@ -63,7 +65,8 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
 
     One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
-    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's).
+    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with respect to
+    the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
     one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, jax.tree.map(lambda a: a[0], batched))
     kind = []
@@ -81,6 +84,28 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
             drawn = None
         if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
-            return many.sample(key)
+            return _guarded(many).sample(key)
     keys = jax.random.split(key, num)
-    return jax.vmap(lambda key, row: distribution(*row).sample(key))(keys, batched)
+    return jax.vmap(lambda key, row: _guarded(distribution(*row)).sample(key))(keys, batched)
+
+
+def _guarded(d: Any) -> Any:
+    return d if getattr(d, "has_rsample", True) else _refuse_gradients(type(d).__name__, d)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _refuse_gradients(name: str, d: Any) -> Any:
+    return d
+
+
+def _refuse(name, primals, tangents):
+    if any(not isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(tangents)):
+        raise TypeError(
+            f"A gradient was asked for through draws of states from a {name}, which have none: jax.grad would leave "
+            f"their share out without a word. Differentiate with respect to numbers that do not reach the {name}, "
+            "or replace it by a distribution whose draws can be reparameterised, such as a Normal."
+        )
+    return primals[0], tangents[0]
+
+
+_refuse_gradients.defjvp(_refuse, symbolic_zeros=True)

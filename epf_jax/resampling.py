@@ -4,6 +4,10 @@ A resampler is a function `(key, log_weights) -> ancestors`: N indices, particle
 copy of particle `ancestors[i]`. Every scheme here is unbiased: the expected number of copies of i is N w_i.
 `when_ess_below` wraps a scheme and also reports whether it resampled: `(ancestors, resampled)`.
 
+Some schemes do more than name ancestors: they leave other weights behind, move particles, or fetch them from other
+devices. Such a scheme is an object with a method `select(key, weighing, particles, place) -> Selection`; see
+`differentiable.py` and `devices.py`.
+
 Multinomial, stratified and systematic resampling read the inverse of the weights' distribution function at N
 positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005). With one position in
 each of N strata the inverse takes O(N), without a search.
@@ -11,6 +15,7 @@ each of N strata the inverse takes O(N), without a search.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -79,6 +84,23 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
         ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n, dtype=jnp.int32), key, log_weights)
         return ancestors, resampled
 
+    def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> "Selection":
+        """Particles selected by the scheme when the ESS is low, and kept as they are otherwise."""
+        if not hasattr(self.scheme, "select"):
+            return _select_ancestors(key, self, weighing, particles)
+        low = weighing.ess < self.fraction * weighing.log_weights.shape[0]
+        chosen = partial(self.scheme.select, key, weighing, particles, place)
+        return jax.lax.cond(low, chosen, partial(keep, weighing, particles))
+
+    def check(self, num_particles: int) -> None:
+        """Refuse a scheme that is none."""
+        check_resampler(self.scheme, num_particles)
+
+    @property
+    def name(self) -> str:
+        """For descriptions."""
+        return f"{resampler_name(self.scheme)} when the ESS is below {self.fraction:g} N"
+
 
 class Selection(NamedTuple):
     """Particles after a resampling step.
@@ -89,6 +111,8 @@ class Selection(NamedTuple):
         ancestors: the row that each particle came from.
         resampled: whether the scheme resampled.
         ess: effective sample size before resampling.
+        log_increment: log of the total weight that the selected particles came with, which counts to the evidence;
+            zero for schemes that leave equal weights.
     """
 
     particles: Any
@@ -96,10 +120,37 @@ class Selection(NamedTuple):
     ancestors: Ancestors
     resampled: Bool[Array, ""]
     ess: Float[Array, ""]
+    log_increment: Float[Array, ""]
 
 
-def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any) -> Selection:
-    """Resample a cloud of particles that has been weighed; one that collapsed (every weight zero) is kept as it is."""
+def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any, place: Any = None) -> Selection:
+    """Resample a cloud of particles that has been weighed; one that collapsed (every weight zero) is kept as it is.
+
+    Args:
+        key: a random key.
+        resample: the scheme.
+        weighing: the particles' weights.
+        particles: a pytree of arrays with a row for each particle.
+        place: those of them that say where a particle lies, for schemes that move particles; all by default.
+    """
+    if hasattr(resample, "select"):
+        return resample.select(key, weighing, particles, particles if place is None else place)
+    return _select_ancestors(key, resample, weighing, particles)
+
+
+def keep(weighing: Weighing, particles: Any) -> Selection:
+    """The particles as they are, with the weights that they have."""
+    log_weights = weighing.log_weights
+    everyone = jnp.arange(log_weights.shape[0], dtype=jnp.int32)
+    return Selection(particles, log_weights, everyone, jnp.array(False), weighing.ess, jnp.zeros_like(weighing.ess))
+
+
+def unless_collapsed(weighing: Weighing, chosen: Selection, particles: Any) -> Selection:
+    """What was chosen, or everything as it was where every weight is zero."""
+    return jax.tree.map(lambda new, old: jnp.where(weighing.collapsed, old, new), chosen, keep(weighing, particles))
+
+
+def _select_ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any) -> Selection:
     log_weights = weighing.log_weights
     n = log_weights.shape[0]
     drawn = resample(key, log_weights)
@@ -112,14 +163,13 @@ def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles
         ancestors=ancestors,
         resampled=resampled,
         ess=weighing.ess,
+        log_increment=jnp.zeros_like(weighing.ess),
     )
 
 
 def resampler_name(resample: Resampler) -> str:
     """How a resampler is called, for descriptions."""
-    if isinstance(resample, when_ess_below):
-        return f"{resampler_name(resample.scheme)} when the ESS is below {resample.fraction:g} N"
-    return getattr(resample, "__name__", "of your own")
+    return getattr(resample, "name", getattr(resample, "__name__", "of your own"))
 
 
 def check_resampler(resample: Any, num_particles: int) -> None:
@@ -128,10 +178,12 @@ def check_resampler(resample: Any, num_particles: int) -> None:
         "resample: expected a function (key, log_weights) -> ancestors such as epf.systematic, or "
         f"epf.when_ess_below(0.5, epf.systematic), got {resample!r}"
     )
-    if not callable(resample) or resample is when_ess_below:
+    selects = hasattr(resample, "select") and not isinstance(resample, type)
+    if isinstance(resample, type) or not (selects or callable(resample)):
         raise TypeError(f"{expected}.")
-    if isinstance(resample, when_ess_below):
-        check_resampler(resample.scheme, num_particles)
+    if hasattr(resample, "check"):
+        resample.check(num_particles)
+    if selects:
         return
     try:
         drawn = jax.eval_shape(resample, jax.random.key(0), uniform_log_weights(num_particles))
@@ -160,16 +212,25 @@ def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> 
     and its running sum. Weights are summed as whole numbers, 2^31 in all, since a running sum of a million small floats
     drifts; a weight below 2^-31 of the total counts as zero.
     """
-    n = log_weights.shape[0]
     w = jnp.exp(log_weights - jnp.max(log_weights))
+    counts = running_sum(whole_weights(w, jnp.sum(w)))
+    return ancestors_of_counts(offspring_up_to(counts, counts[-1], log_weights.shape[0], u))
+
+
+def whole_weights(w: Float[Array, " N"], total: Float[Array, ""]) -> Int[Array, " N"]:
+    """The weights as whole numbers, 2^30 (in double precision 2^61) in all."""
     whole, bits = (jnp.int64, 62) if w.dtype == jnp.float64 else (jnp.int32, 31)
     # Half the range is left free: rounding of the total must not make the last sums overflow.
-    counts = running_sum((w * (2.0 ** (bits - 1) / jnp.sum(w))).astype(whole))
-    reached = counts.astype(w.dtype) / counts[-1].astype(w.dtype) * n
+    return (w * (2.0 ** (bits - 1) / total)).astype(whole)
+
+
+def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: Float[Array, "*N"]) -> Int[Array, " N"]:
+    """How many of n offspring each particle and those before it have, from running sums of whole weights."""
+    dtype = u.dtype
+    reached = counts.astype(dtype) / total.astype(dtype) * n
     stratum = jnp.floor(reached)
     shift = u if u.ndim == 0 else u[jnp.minimum(stratum.astype(jnp.int32), n - 1)]
-    m = jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
-    return ancestors_of_counts(m)
+    return jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
 
 
 # `kernels.cells` knows the next two by their names, and has ways of its own for a filter that fits one block.

@@ -1,5 +1,6 @@
 """Particle weights, in logs until the last line: normalisation, effective sample size, moments and quantiles."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -85,29 +86,49 @@ def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -
 def quantiles(
     values: Float[Array, "N *d"], log_weights: Float[Array, " N"], levels: Float[Array, " Q"]
 ) -> Float[Array, "*d Q"]:
-    """Weighted quantiles over the particles: the smallest value whose cumulative weight reaches each level.
-
-    By bisection of the distribution function between the extreme values, to 2^-24 of their range: each halving is
-    one pass over the particles, and XLA's sort on a CPU is slow.
-    """
+    """Weighted quantiles over the particles: the smallest value whose cumulative weight reaches each level."""
     if len(levels) == 0:
         return jnp.zeros((*values.shape[1:], 0), log_weights.dtype)
     w = _weights(log_weights)
-
-    def of_component(v):
-        def halve(_, bounds):
-            low, high = bounds
-            middle = 0.5 * (low + high)
-            reached = jnp.sum(jnp.where(v <= middle[:, None], w, 0.0), axis=1) >= levels
-            return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
-
-        spread = jnp.zeros_like(levels)
-        lowest, highest = jnp.min(jnp.where(w > 0, v, jnp.inf)), jnp.max(jnp.where(w > 0, v, -jnp.inf))
-        _, high = jax.lax.fori_loop(0, 24, halve, (spread + lowest, spread + highest))
-        return high
-
     flat = values.astype(w.dtype).reshape(values.shape[0], -1)
-    return jax.vmap(of_component, in_axes=1)(flat).reshape(*values.shape[1:], len(levels))
+    found = jax.vmap(_quantiles, in_axes=(1, None, None))(flat, w, levels)
+    return found.reshape(*values.shape[1:], len(levels))
+
+
+@jax.custom_jvp
+def _quantiles(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:
+    """By bisection of the distribution function between the extreme values, to 2^-24 of their range.
+
+    Each halving is one pass over the particles, and XLA's sort on a CPU is slow.
+    """
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = 0.5 * (low + high)
+        reached = jnp.sum(jnp.where(v <= middle[:, None], w, 0.0), axis=1) >= levels
+        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
+
+    spread = jnp.zeros_like(levels)
+    lowest, highest = jnp.min(jnp.where(w > 0, v, jnp.inf)), jnp.max(jnp.where(w > 0, v, -jnp.inf))
+    _, high = jax.lax.fori_loop(0, 24, halve, (spread + lowest, spread + highest))
+    return high
+
+
+@_quantiles.defjvp
+def _quantiles_jvp(primals, tangents):
+    r"""The derivative of the q that solves F(q) = level: :math:`dq = -dF(q) / f(q)`.
+
+    The density f, and the share of each particle's move in dF, are read through a Gaussian kernel (Silverman's width).
+    """
+    (v, w, levels), (dv, dw, _) = primals, tangents
+    q = _quantiles(v, w, levels)
+    counted = _counted(v, w)
+    sd = _sqrt(w @ jnp.square(counted - w @ counted))
+    width = jnp.where(sd > 0, 1.06 * sd * jnp.sum(w**2) ** 0.2, 1.0)
+    kernel = w * jnp.exp(-0.5 * jnp.square((counted - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
+    below = jnp.where(v <= q[:, None], 1.0, 0.0)
+    density = jnp.sum(kernel, axis=1)
+    return q, (kernel @ dv - below @ dw) / jnp.where(density > 0, density, 1.0)
 
 
 class Population(NamedTuple):

@@ -56,7 +56,7 @@ def test_memory_of_a_run_grows_with_the_series_only_by_its_summaries():
         y = jnp.zeros(num_steps)
         state = jax.eval_shape(FILTER.init, KEY)
         u = jax.ShapeDtypeStruct((num_steps,), jnp.int32)
-        lowered = _scan.lower(FILTER, (0.5,), False, KEY, state, y, u)
+        lowered = _scan.lower(FILTER, (0.5,), False, None, KEY, state, y, u)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     short, long = temporary_bytes(100), temporary_bytes(1000)

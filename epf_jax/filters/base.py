@@ -5,15 +5,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
+from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.random import stream
-from epf_jax.resampling import Selection, check_resampler
+from epf_jax.resampling import Resampler, Selection, check_resampler
 from epf_jax.weights import Weighing, uniform_log_weights
 
 
@@ -70,6 +72,7 @@ class Filter(NamedTuple):
         model: the model that it filters.
         num_particles: N.
         description: the algorithm and its parts, in words; what `print` shows.
+        mesh: the devices that its particles are spread over, or None for one device.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -77,6 +80,7 @@ class Filter(NamedTuple):
     model: StateSpaceModel
     num_particles: int
     description: str = ""
+    mesh: Mesh | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
@@ -98,22 +102,23 @@ def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statist
 
 
 def build_filter(
-    model: StateSpaceModel, num_particles: int, init: Callable, step: Callable, description: str
+    model: StateSpaceModel, num_particles: int, init: Callable, step: Callable, description: str, resample: Resampler
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
     Adds what every filter owes its user: the time index for a missing u, checks of the kinds and shapes of what comes
-    in, and compilation.
+    in, compilation, and particles spread over the devices of the resampler's mesh, if it has one.
     """
+    mesh = mesh_of(resample)
 
     def turn(state, row):
         key, y, u = row
         state, info = step(key, state, y, u)
-        return _strongly_typed(state), info
+        return spread_particles(mesh, _strongly_typed(state), PARTICLES), info
 
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
-        return _strongly_typed(init(stream(check_key(key))))
+        return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), PARTICLES)
 
     def step_state(key, state, y, u=None):
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
@@ -123,7 +128,7 @@ def build_filter(
         y = as_observation(y, check_model(model, u).y)
         return step_on_device(turn, num_particles, PARTICLES, state, (key, y, u))
 
-    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description)
+    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description, mesh)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:
@@ -187,5 +192,5 @@ def step_info(selection: Selection, *weighings: Weighing, acceptance: Any, num_b
         num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
         num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities, float)).astype(int),  # as `weights.count` does
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
-        log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])),
+        log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])) + selection.log_increment,
     )

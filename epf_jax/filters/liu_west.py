@@ -93,7 +93,7 @@ def liu_west_filter(
             # A look-ahead that rules out every particle is only a bad guess: it is passed over, nothing has collapsed.
             g = jnp.where(first.collapsed | ~jnp.isfinite(g), 0.0, g)
             weighings.append(first._replace(log_increment=jnp.where(first.collapsed, 0.0, first.log_increment)))
-            selection = select(key_resample, resample, weighings[-1], (x_prev, m, g))
+            selection = select(key_resample, resample, weighings[-1], (x_prev, m, g), place=(x_prev, m))
             (x_prev, m, g), log_weights = selection.particles, selection.log_weights
 
         z = m + jnp.sqrt(1 - rho**2) * jax.random.normal(key_theta, m.shape) @ scale_tril.T
@@ -115,7 +115,7 @@ def liu_west_filter(
         f"Liu-West filter: {N} particles, rho = {rho}, {getattr(kernel, '__name__', 'kernel of your own')}, "
         f"{'auxiliary weights, ' if auxiliary else ''}resampling {resampler_name(resample)}"
     )
-    return build_filter(model, N, init, step, description)
+    return build_filter(model, N, init, step, description, resample)
 
 
 def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: Any) -> Float[Array, ""]:

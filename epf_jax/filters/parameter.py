@@ -134,7 +134,7 @@ def parameter_filter(
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S))
+            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S), place=(x_prev, theta))
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
@@ -146,7 +146,7 @@ def parameter_filter(
         if look_ahead is None:
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
                 x = jax.lax.cond(collapsed, _propagate_blindly(model, u), lambda *_: x, key_blind, theta, x_prev)
-            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S))
+            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(collapsed, y)
 
@@ -161,7 +161,7 @@ def parameter_filter(
         f"parameter filter: {N} particles, statistic {statistic.name}, proposal {proposal.name}, "
         f"resampling {resampler_name(resample)}"
     )
-    return build_filter(model, N, init, step, description)
+    return build_filter(model, N, init, step, description, resample)
 
 
 def _propagate(key, distribution, theta, x_prev):

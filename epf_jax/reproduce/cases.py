@@ -17,8 +17,8 @@ import numpy as np
 from epf_jax import exact, models
 from epf_jax.filters import Filter
 from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.replicate import replicate
 from epf_jax.reproduce.store import Arrays, Unit
-from epf_jax.run import replicate
 
 LEVELS = (0.05, 0.95)
 

@@ -1,0 +1,205 @@
+r"""Resampling with a gradient: three answers to the question what d(ancestors)/d(parameters) should be.
+
+Ancestors are whole numbers, so that a plain scheme passes on the gradients of the particles it keeps but none of their
+weights: the gradient of the evidence then lacks the part that comes through the choice of ancestors. That is the bias
+of `epf.systematic` and its like under `jax.grad`. The schemes here wrap a plain one:
+
+- `stop_gradient_resampling` (Scibior and Wood 2021): the same numbers, but every copy of particle a carries the weight
+  :math:`w_a / \bot(w_a)`, whose value is 1 (:math:`\bot` stops gradients). For any fixed ancestors the evidence is then
+  an unbiased estimate at every nearby parameter, so its gradient is unbiased, too: :math:`E[\nabla\hat Z] = \nabla Z`.
+- `soft_resampling` (Karkus, Hsu and Lee 2018): ancestors are drawn from a mixture of the weights and equal ones, and
+  keep the ratio as their weight; biased, less so the more equal the mixture.
+- `transport_resampling` (Corenflos, Thornton, Deligiannidis and Doucet 2021): no particle is chosen, all are moved to
+  equally weighted places by entropy-regularised optimal transport; biased, and smooth in every parameter.
+
+Gradients flow through draws of states and parameters by reparameterisation. Decisions inside Metropolis-Hastings and
+slice sampling are held fixed: their share of the gradient is left out (`benchmarks/accuracy/gradients.py` measures it).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.resampling import (
+    Resampler,
+    Selection,
+    check_resampler,
+    resampler_name,
+    select,
+    systematic,
+    unless_collapsed,
+)
+from epf_jax.weights import Weighing, mean_and_sd, uniform_log_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_below` is
+    """Resample as `scheme` does, with the gradient of Scibior and Wood (2021): unbiased for the evidence.
+
+    Args:
+        scheme: any resampler, `epf.systematic` by default; `epf.when_ess_below(0.5)` is one, too.
+    """
+
+    scheme: Resampler = systematic
+
+    def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
+        """What the scheme selects, its weights multiplied by factors of one that carry the gradient."""
+        chosen = select(key, self.scheme, weighing, (particles, weighing.log_weights), place)
+        particles, earned = chosen.particles
+        factors = jnp.where(chosen.resampled & (earned > -jnp.inf), earned, 0.0)
+        log_weights = chosen.log_weights + _only_gradient(factors)
+        log_total = _only_gradient(jax.nn.logsumexp(log_weights))
+        return chosen._replace(
+            particles=particles,
+            log_weights=log_weights - log_total,
+            log_increment=chosen.log_increment + log_total,
+        )
+
+    def check(self, num_particles: int) -> None:
+        """Refuse a scheme that is none."""
+        check_resampler(self.scheme, num_particles)
+
+    @property
+    def name(self) -> str:
+        """For descriptions."""
+        return f"{resampler_name(self.scheme)} with stop-gradient weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class soft_resampling:  # noqa: N801
+    r"""Draw ancestors from :math:`q = \alpha w + (1-\alpha)/N`, and weigh them by w/q (Karkus, Hsu and Lee 2018).
+
+    Args:
+        alpha: the share of the weights in the mixture; 1 is the plain scheme, without a gradient.
+        scheme: how ancestors are drawn from q; `epf.systematic` by default.
+    """
+
+    alpha: float = 0.5
+    scheme: Resampler = systematic
+
+    def __post_init__(self):
+        if not (isinstance(self.alpha, (int, float)) and 0.0 <= self.alpha < 1.0):
+            raise ValueError(
+                f"alpha: expected the share of the weights in the mixture, at least 0 and less than 1, got "
+                f"{self.alpha!r}. At 1 it is the plain scheme."
+            )
+
+    def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
+        """Ancestors from the mixture, with the weights that correct for it."""
+        log_weights = weighing.log_weights
+        n = log_weights.shape[0]
+        log_q = jnp.log(self.alpha * jnp.exp(log_weights) + (1.0 - self.alpha) / n)
+        drawn = select(key, self.scheme, weighing._replace(log_weights=log_q), (particles, log_weights - log_q))
+        selected, log_ratios = drawn.particles
+        log_total = jax.nn.logsumexp(log_ratios) - jnp.log(n)
+        corrected = log_ratios - jnp.log(n) - log_total
+        chosen = drawn._replace(particles=selected, log_weights=corrected, log_increment=log_total)
+        return unless_collapsed(weighing, chosen, particles)
+
+    def check(self, num_particles: int) -> None:
+        """Refuse a scheme that is none, or that decides for itself whether to resample."""
+        check_resampler(self.scheme, num_particles)
+        if hasattr(self.scheme, "select"):
+            raise TypeError(
+                f"scheme: soft_resampling draws its ancestors by a plain scheme such as epf.systematic, got "
+                f"{resampler_name(self.scheme)}. To resample now and then: epf.when_ess_below(0.5, soft_resampling())."
+            )
+
+    @property
+    def name(self) -> str:
+        """For descriptions."""
+        return f"soft ({self.alpha:g}) {resampler_name(self.scheme)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class transport_resampling:  # noqa: N801
+    r"""Move all particles to equally weighted places by optimal transport (Corenflos et al. 2021). Needs `ott-jax`.
+
+    The plan P between the weighted cloud and the same places with equal weights minimises the squared distance of
+    states and parameters, in units of the cloud's standard deviations, less `epsilon` times its entropy; particle j
+    becomes :math:`N \sum_i P_{ij} x_i`, and so do its parameters and its statistic. O(N^2) a step.
+
+    Args:
+        epsilon: how blurred the plan is; as it grows, all particles move to the mean. Gradients grow wild well below
+            the half of Corenflos et al.
+        num_iterations: of Sinkhorn's algorithm. Gradients go back through each of them: solving for the fixed point's
+            instead (ott's default) breaks down where weights are close to zero.
+    """
+
+    epsilon: float = 0.5
+    num_iterations: int = 50
+
+    def __post_init__(self):
+        check_positive("epsilon", self.epsilon, "a positive amount of blur, in squared standard deviations")
+        check_whole_number("num_iterations", self.num_iterations)
+
+    def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
+        """The particles moved, each its own ancestor, all of the same weight."""
+        log_weights = weighing.log_weights
+        n = log_weights.shape[0]
+        plan = self._plan(jnp.exp(log_weights), _coordinates(place, log_weights))
+        chosen = Selection(
+            particles=jax.tree.map(lambda leaf: _moved(plan, leaf), particles),
+            log_weights=uniform_log_weights(n),
+            ancestors=jnp.arange(n, dtype=jnp.int32),
+            resampled=jnp.array(True),
+            ess=weighing.ess,
+            log_increment=jnp.zeros_like(weighing.ess),
+        )
+        return unless_collapsed(weighing, chosen, particles)
+
+    def _plan(self, w: Float[Array, " N"], at: Float[Array, "N d"]) -> Float[Array, "N N"]:
+        """Row j: the shares of all particles in the j-th new one."""
+        pointcloud, linear = _ott()
+        geometry = pointcloud.PointCloud(at, at, epsilon=self.epsilon)
+        # A weight of zero has no logarithm in Sinkhorn's iteration; a share of 1e-6 / N is none.
+        w = (w + 1e-6 / w.shape[0]) / (1.0 + 1e-6)
+        rounds = {"min_iterations": self.num_iterations, "max_iterations": self.num_iterations}
+        shares = linear.solve(geometry, a=w, implicit_diff=None, **rounds).matrix.T
+        return shares / jnp.sum(shares, axis=1, keepdims=True)
+
+    def check(self, num_particles: int) -> None:
+        """Refuse when there is nothing to solve the transport with."""
+        _ott()
+
+    @property
+    def name(self) -> str:
+        """For descriptions."""
+        return f"by optimal transport, epsilon = {self.epsilon:g}"
+
+
+def _only_gradient(x: Array) -> Array:
+    """Zeros with the gradient of x."""
+    return x - jax.lax.stop_gradient(x)
+
+
+def _coordinates(place: Any, log_weights: Float[Array, " N"]) -> Float[Array, "N d"]:
+    """Where the particles lie, in units of the cloud's standard deviations."""
+    columns = []
+    for leaf in jax.tree.leaves(place):
+        _, sd = mean_and_sd(leaf, log_weights)
+        unit = jax.lax.stop_gradient(jnp.where(sd > 0, sd, 1.0))
+        columns.append((leaf / unit).reshape(leaf.shape[0], -1))
+    return jnp.concatenate(columns, axis=1)
+
+
+def _moved(plan: Float[Array, "N N"], leaf: Array) -> Array:
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        raise TypeError(
+            f"resample: transport_resampling moves particles to weighted means of others, and there are none of "
+            f"{leaf.dtype} states. Use epf.stop_gradient_resampling()."
+        )
+    return jnp.tensordot(plan, leaf, axes=1)
+
+
+def _ott() -> Any:
+    try:
+        from ott.geometry import pointcloud
+        from ott.solvers import linear
+    except ImportError as error:
+        raise ImportError("transport_resampling needs ott-jax: pip install 'epf_jax[transport]'.") from error
+    return pointcloud, linear

@@ -1,0 +1,149 @@
+"""Many runs in one compiled program, dealt out over the devices that there are."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.checks import check_key, numeric_array
+from epf_jax.filters import Filter
+from epf_jax.model import check_model, input_rows
+from epf_jax.results import Results
+from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
+from epf_jax.series import check_lengths, check_series, rows_per_series, y_shape
+
+
+def replicate(
+    keys: PRNGKeyArray,
+    filter_: Filter | Callable[[Any], Filter],
+    y: Float[Array, "..."],
+    *,
+    hyper: Any = None,
+    inputs: Any = None,
+    inputs_per_series: bool = False,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
+    history: bool = False,
+    remat_every: int | None = None,
+    mesh: Mesh | None = None,
+) -> Results:
+    """Run a filter B times in one compiled program: over B keys, B series, B sets of hyper-parameters.
+
+    Runs are dealt out over all devices of this process, or those of `mesh`; where they do not divide B, the last run is
+    repeated to fill up, and left out of the results. A CPU is one device unless told otherwise: with
+    `jax.config.update("jax_num_cpu_devices", 2)` before anything else, each of two cores takes half of the runs. The
+    numbers are the same on any number of devices.
+
+    Args:
+        keys: B random keys, `jax.random.split(key, B)`.
+        filter_: the filter; with `hyper`, a function that builds it, such as
+            `lambda h: epf.bootstrap_filter(model_of(h), 100)`.
+        y: one series for all keys, or B series of one length along the first axis, one per key. Shorter series are
+            padded with NaN at the end, missing values, and their results read at their own last observation.
+        hyper: what `filter_` is called with: a pytree of arrays with a leading axis of length B, one entry per run.
+        inputs: shared by all runs, or with a leading axis of B if `inputs_per_series`.
+        inputs_per_series: whether inputs have a leading axis of length B.
+        levels: quantile levels of the summaries.
+        history: whether to keep every particle at every step.
+        remat_every: as in `run`.
+        mesh: the devices to deal the runs out over.
+
+    Returns:
+        `Results` with a leading axis of length B on every array but `levels`.
+    """
+    keys = check_key(keys, ndim=1)
+    num = keys.shape[0]
+    hyper = None if hyper is None else _hyper_rows(hyper, num)
+    example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
+    devices = _devices_of(example, mesh)
+    check_lengths(y)
+    shape = y_shape(example)
+    per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
+    y = check_series(y, example, ndim_batch=1 if per_series else 0)
+    if per_series and y.shape[0] != num:
+        raise ValueError(
+            f"y: {y.shape[0]} series came with {num} keys; give one key per series: "
+            f"jax.random.split(key, {y.shape[0]})."
+        )
+    num_steps = y.shape[1] if per_series else y.shape[0]
+    rows = rows_per_series(inputs, num, num_steps) if inputs_per_series else input_rows(inputs, num_steps)
+    check_model(example.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
+    levels = check_levels(levels)
+    check_remat(remat_every)
+
+    batched = (True, True, per_series, inputs_per_series)
+    options = (levels, history, remat_every)
+    results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, y, rows)
+    results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
+    warn_of_trouble(results)
+    return results
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
+    """A run for each key, dealt out evenly over the devices: each device runs its share, and none waits for another."""
+
+    def one(key, hyper, y, rows):
+        built = filter_(hyper) if built_from_hyper else filter_
+        return run_jitted(built, *options, key, None, y, rows)._replace(levels=None)
+
+    many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
+    num = args[0].shape[0]
+    if len(devices) == 1 or num == 1:
+        return many(*args)
+    devices = devices[: min(len(devices), num)]
+    spare = -num % len(devices)  # the last run again, so that all shares are equal; then left out
+    padded = [_pad_rows(arg, spare) if flag else arg for arg, flag in zip(args, batched, strict=True)]
+    specs = tuple(PartitionSpec("runs") if flag else PartitionSpec() for flag in batched)
+    mesh = Mesh(np.array(devices), ("runs",))
+    # Without checks of what varies over the mesh: `jet` has no rules for them.
+    dealt = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("runs"), check_vma=False)
+    return jax.tree.map(lambda leaf: leaf[:num], dealt(*padded))
+
+
+def _pad_rows(tree: Any, num: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], num, axis=0)]) if num else leaf, tree)
+
+
+def _hyper_rows(hyper: Any, num: int) -> Any:
+    rows = jax.tree.map(lambda leaf: numeric_array("hyper", leaf, "Give arrays whose first axis is B."), hyper)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        if leaf.ndim == 0 or leaf.shape[0] != num:
+            raise ValueError(
+                f"hyper{jax.tree_util.keystr(path)}: expected one entry for each of the {num} keys along its first "
+                f"axis, got shape {leaf.shape}."
+            )
+    return rows
+
+
+def _first_of(filter_of: Any, hyper: Any) -> Filter:
+    """The filter of the first run, to be checked in the place of all."""
+    if isinstance(filter_of, Filter) or not callable(filter_of):
+        raise TypeError(
+            "filter_: with hyper, give a function of one entry of it that builds the filter, such as "
+            f"lambda h: epf.bootstrap_filter(model_of(h), 1000), got {type(filter_of).__name__}."
+        )
+    return filter_of(jax.tree.map(lambda leaf: leaf[0], hyper))
+
+
+def _devices_of(filter_: Filter, mesh: Any) -> tuple[Any, ...]:
+    if filter_.mesh is not None:
+        raise ValueError(
+            "filter_: its particles are spread over the devices of a mesh already, so there are none left to deal runs "
+            "out over. Run it key by key with epf.run, or give it a resampler of one device, such as epf.systematic."
+        )
+    if mesh is None:
+        return tuple(jax.local_devices())
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh: expected a jax.sharding.Mesh, jax.make_mesh((2,), ('runs',)), got {mesh!r}.")
+    devices = tuple(mesh.devices.flat)
+    if any(device.process_index != jax.process_index() for device in devices):
+        raise ValueError(
+            "mesh: it has devices of other processes. Let each process replicate its own share of the keys "
+            "(epf.sweep does so), or spread one filter's particles over all of them by epf.across_devices(mesh)."
+        )
+    return devices

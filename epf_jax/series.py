@@ -1,0 +1,93 @@
+"""Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from epf_jax.checks import numeric_array
+from epf_jax.densities import can_be_partly_missing
+from epf_jax.filters import Filter
+from epf_jax.model import example_input
+
+
+def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
+    """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
+    y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
+    if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
+        raise TypeError(
+            f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
+            "complex number as two components."
+        )
+    expected = y_shape(filter_)
+    lead = ("B", "T")[1 - ndim_batch :]
+    if y.ndim < len(lead) or (expected is not None and y.shape[len(lead) :] != expected):
+        shape = ", ".join([*lead, *map(str, ("...",) if expected is None else expected)])
+        shape = shape if "," in shape else f"{shape},"
+        raise ValueError(
+            f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
+            f"got shape {y.shape}."
+        )
+    if 0 in y.shape[: len(lead)]:
+        raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
+    if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
+        _check_values(np.asarray(y), filter_)
+    return y
+
+
+def _check_values(y: np.ndarray, filter_: Filter) -> None:
+    infinite = np.argwhere(np.isinf(y))
+    if len(infinite):
+        raise ValueError(
+            f"y: {len(infinite)} infinite value{'s' if len(infinite) > 1 else ''}, the first at index "
+            f"{tuple(map(int, infinite[0]))}. No density allows them; write NaN for a missing value."
+        )
+    missing = np.isnan(y)
+    model, expected = filter_.model, filter_.model.shapes.y
+    if expected is None or expected.shape == () or not missing.any():
+        return
+    axes = tuple(range(y.ndim - len(expected.shape), y.ndim))
+    partly = missing.any(axis=axes) & ~missing.all(axis=axes)
+    if not partly.any():
+        return
+    theta = model.parameters.to_theta(model.parameters.centre)
+    d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), example_input(model))
+    if not can_be_partly_missing(d, expected):
+        raise ValueError(
+            f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
+            f"and a {type(d).__name__} observation cannot be marginalised. Use independent components "
+            "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
+        )
+
+
+def y_shape(filter_: Filter) -> tuple[int, ...] | None:
+    """Shape of one observation, or None where the model cannot tell before it sees inputs."""
+    y = filter_.model.shapes.y
+    return None if y is None else y.shape
+
+
+def check_lengths(y: Any) -> None:
+    """Refuse a list of series of unequal length, which would make no array."""
+    if not isinstance(y, (list, tuple)):
+        return
+    lengths = [np.shape(series)[:1] for series in y]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
+            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
+            "and read their results at their own last observation."
+        )
+
+
+def rows_per_series(inputs: Any, num_series: int, num_steps: int) -> Any:
+    """The inputs as arrays with a row for every series and step."""
+    rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays of shape (B, T, ...)."), inputs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        if leaf.shape[:2] != (num_series, num_steps):
+            raise ValueError(
+                f"inputs{jax.tree_util.keystr(path)}: expected shape ({num_series}, {num_steps}, ...), one series of "
+                f"rows for each key, got shape {leaf.shape}. For inputs shared by all, leave inputs_per_series False."
+            )
+    return rows
