@@ -24,6 +24,7 @@ from epf_jax.filters import (
     parameter_filter,
     storvik_filter,
 )
+from epf_jax.fit import Fit, fit
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.replicate import replicate
@@ -45,6 +46,7 @@ from epf_jax.statistics import (
 __all__ = [
     "Filter",
     "FilterState",
+    "Fit",
     "History",
     "Proposal",
     "Results",
@@ -64,6 +66,7 @@ __all__ = [
     "covariance_kernel",
     "exact",
     "extended_parameter_filter",
+    "fit",
     "frozen",
     "fully_adapted",
     "grid_sampler",

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
 from epf_jax.gaussian import masked_normal_log_prob, moments
+from epf_jax.random import threefry
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
@@ -68,7 +69,12 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     for the rest (StudentT, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with respect to
     the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
-    one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, jax.tree.map(lambda a: a[0], batched))
+    row = jax.tree.map(lambda a: a[0], batched)
+    try:
+        one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, row)
+    except NotImplementedError:  # jax's Poisson draws want jax's own generator
+        key = threefry(key)
+        one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, row)
     kind = []
 
     def traced(*row):

@@ -38,6 +38,11 @@ def stream(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.wrap_key_data(words, impl=_HASHED)
 
 
+def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
+    """A key of jax's own generator with the same words, for the few of its functions that take no other."""
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+
+
 def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     if size >= 2**32:

@@ -14,7 +14,6 @@ each of N strata the inverse takes O(N), without a search.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +25,8 @@ from epf_jax.kernels import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 Ancestors = Int[Array, " N"]
-Resampler = Callable[[PRNGKeyArray, Float[Array, " N"]], Any]
+Resampler = Any
+"""A function `(key, log_weights) -> ancestors`, or an object with a method `select`."""
 
 
 def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:

@@ -1,0 +1,227 @@
+r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is learned by the filter.
+
+    model_of = lambda h: epf.models.sinusoid(noise=h["noise"], sensor=h["sensor"])
+    fitted = epf.fit(model_of, {"noise": 0.5, "sensor": 1.0}, y, support=dist.constraints.positive)
+    fitted.hyper, fitted.results.theta.mean
+
+Every step runs the filter with fresh random numbers and follows the gradient of its log-evidence (empirical Bayes, or
+maximum likelihood where the prior is empty). The gradient is that of `epf.stop_gradient_resampling` unless the filter
+says otherwise: `differentiable.py` tells what it leaves out.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from epf_jax.checks import check_key, check_signature, check_whole_number, numeric_array
+from epf_jax.differentiable import stop_gradient_resampling
+from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
+from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.results import Results
+from epf_jax.run import check_filter, check_remat, run
+from epf_jax.series import check_series
+
+_MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up
+
+
+class Fit(NamedTuple):
+    """Learned hyper-parameters.
+
+    Attributes:
+        hyper: the estimate: the mean of the last `patience` steps, in unconstrained coordinates.
+        log_evidence: the filter's log-evidence at every step.
+        trace: hyper before every step, a pytree like it with the steps along a leading axis.
+        stopped_early: whether the log-evidence had stopped rising before `num_steps` were spent.
+        num_lost: steps whose gradient was not finite, and was passed over.
+        results: the filter's run with the estimate.
+    """
+
+    hyper: Any
+    log_evidence: Float[np.ndarray, " S"]
+    trace: Any
+    stopped_early: bool
+    num_lost: int
+    results: Results
+
+    def plot(self, *, truth: Any = None) -> Any:
+        """A figure of the log-evidence and of every hyper-parameter over the steps."""
+        from epf_jax.plots import plot_fit
+
+        return plot_fit(self, truth=truth)
+
+
+def fit(
+    model_of: Callable[[Any], StateSpaceModel],
+    hyper: Any,
+    y: Float[Array, "T *y"],
+    *,
+    key: PRNGKeyArray | None = None,
+    filter_of: Callable[[StateSpaceModel], Filter] | None = None,
+    num_particles: int = 500,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 400,
+    patience: int = 50,
+    batch: int = 1,
+    support: Any = None,
+    inputs: Any = None,
+    remat_every: int | None = None,
+    progress: bool = False,
+) -> Fit:
+    """The hyper-parameters that maximise the log-evidence of a series.
+
+    Args:
+        model_of: `model_of(hyper)`, the model; hyper may enter its prior and its functions in any way.
+        hyper: where to start: a pytree of numbers or arrays, weights of a neural network among them.
+        y: the observations; NaN is a missing value.
+        key: a random key; that of seed 0 by default.
+        filter_of: `filter_of(model)`, the filter that learns theta; by default `epf.extended_parameter_filter` (or,
+            where the prior is empty, `epf.bootstrap_filter`) with `epf.stop_gradient_resampling()`.
+        num_particles: of the default filter.
+        optimizer: any of optax's; `optax.adam(0.05)` by default.
+        num_steps: the most steps of the optimizer.
+        patience: stop when the mean log-evidence of this many steps is not above that of as many before by twice its
+            standard error.
+        batch: filters per step, with keys of their own, whose gradients are averaged.
+        support: numpyro's constraints: one for all, or a pytree like hyper (None for a real number):
+            `dist.constraints.positive` keeps scales above zero. Steps are taken in unconstrained coordinates.
+        inputs: one row per observation, or None for the time index.
+        remat_every: as in `run`, for long series.
+        progress: whether to show a progress bar.
+    """
+    key = jax.random.key(0) if key is None else check_key(key)
+    for name, number in (("num_steps", num_steps), ("patience", patience), ("batch", batch)):
+        check_whole_number(name, number)
+    check_remat(remat_every)
+    check_signature("model_of", model_of, ("hyper",), returns="an epf.StateSpaceModel")
+    to_hyper, z = _coordinates(hyper, support)
+    filter_of = _default_filter(num_particles) if filter_of is None else filter_of
+
+    def build(z):
+        model = model_of(to_hyper(z))
+        check_is_model(model)
+        return check_filter(filter_of(model))
+
+    y = check_series(y, build(z), ndim_batch=0)
+
+    def loss(z, keys):
+        def one(key):
+            return run(key, build(z), y, inputs=inputs, levels=(), remat_every=remat_every).log_evidence[-1]
+
+        return -jnp.mean(jax.vmap(one)(keys))
+
+    key_steps, key_final = jax.random.split(key)
+    ascent = _ascend(loss, z, optax.adam(0.05) if optimizer is None else optimizer, key_steps, batch)
+    trace, log_evidence, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
+    estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *trace[-patience:])
+    return Fit(
+        hyper=to_hyper(estimate),
+        log_evidence=np.array(log_evidence),
+        trace=jax.tree.map(lambda *rows: np.stack(rows), *map(to_hyper, trace)),
+        stopped_early=stopped,
+        num_lost=num_lost,
+        results=run(key_final, build(estimate), y, inputs=inputs),
+    )
+
+
+def _ascend(
+    loss: Callable, z: Any, optimizer: optax.GradientTransformation, key: PRNGKeyArray, batch: int
+) -> Iterator[tuple[Any, float, bool]]:
+    """Coordinates, log-evidence and whether its gradient was finite, step after step without end."""
+
+    @jax.jit
+    def update(z, carried, key):
+        value, gradient = jax.value_and_grad(loss)(z, jax.random.split(key, batch))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((value, gradient))]))
+        updates, after = optimizer.update(gradient, carried, z)
+        stepped = (optax.apply_updates(z, updates), after)
+        z, carried = jax.tree.map(lambda new, old: jnp.where(finite, new, old), stepped, (z, carried))
+        return z, carried, -value, finite
+
+    carried = optimizer.init(z)
+    for i in itertools.count():
+        before = z
+        z, carried, log_evidence, finite = update(z, carried, jax.random.fold_in(key, i))
+        yield before, float(log_evidence), bool(finite)
+
+
+def _until_flat(
+    ascent: Iterator[tuple[Any, float, bool]], num_steps: int, patience: int, progress: bool
+) -> tuple[list[Any], list[float], int, bool]:
+    """Steps taken until the log-evidence has stopped rising, or all are spent."""
+    trace: list[Any] = []
+    values: list[float] = []
+    num_lost = lost_in_a_row = 0
+    with tqdm(total=num_steps, unit="step", desc="fitting", disable=not progress) as bar:
+        for z, log_evidence, finite in itertools.islice(ascent, num_steps):
+            bar.update()
+            bar.set_postfix(log_evidence=f"{log_evidence:.2f}")
+            lost_in_a_row = 0 if finite else lost_in_a_row + 1
+            num_lost += not finite
+            if lost_in_a_row == _MOST_LOST:
+                raise ValueError(
+                    f"The log-evidence, or its gradient, was not finite at {_MOST_LOST} steps in a row (first at step "
+                    f"{len(values)}). Likely causes: hyper outside what the model allows (give `support`), steps that "
+                    "are too long (`optimizer=optax.adam(0.01)`), or observations that the model rules out there."
+                )
+            if finite:
+                trace.append(z)
+                values.append(log_evidence)
+            if _is_flat(values, patience):
+                return trace, values, num_lost, True
+    return trace, values, num_lost, False
+
+
+def _is_flat(values: list[float], patience: int) -> bool:
+    if len(values) < 2 * patience:
+        return False
+    earlier, recent = np.array(values[-2 * patience : -patience]), np.array(values[-patience:])
+    error = math.sqrt((earlier.var() + recent.var()) / patience)
+    return bool(recent.mean() - earlier.mean() < 2.0 * error)
+
+
+def _default_filter(num_particles: int) -> Callable[[StateSpaceModel], Filter]:
+    def filter_of(model):
+        build = extended_parameter_filter if model.parameters.dim else bootstrap_filter
+        return build(model, num_particles, resample=stop_gradient_resampling())
+
+    return filter_of
+
+
+def _coordinates(hyper: Any, support: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The map from unconstrained coordinates to hyper, and where it starts."""
+    start = jax.tree.map(lambda leaf: numeric_array("hyper", leaf, "Give a pytree of numbers.", float), hyper)
+    leaves, treedef = jax.tree.flatten(start)
+    if not leaves:
+        raise ValueError("hyper: it is empty, so there is nothing to learn. To learn theta alone, use epf.run.")
+
+    def is_leaf(node):
+        return node is None or isinstance(node, dist.constraints.Constraint)
+
+    if is_leaf(support):
+        constraints = [support] * len(leaves)
+    else:
+        constraints = jax.tree.leaves(support, is_leaf=is_leaf)
+        if len(constraints) != len(leaves) or not all(map(is_leaf, constraints)):
+            raise ValueError(
+                f"support: expected one of numpyro's constraints, or a pytree of them like hyper ({treedef}), got "
+                f"{support!r}."
+            )
+    maps = [dist.biject_to(dist.constraints.real if c is None else c) for c in constraints]
+    z = [inverse.inv(leaf) for inverse, leaf in zip(maps, leaves, strict=True)]
+    if not all(bool(jnp.all(jnp.isfinite(part))) for part in z):
+        raise ValueError(f"hyper: expected finite numbers inside the support, got {hyper}.")
+
+    def to_hyper(z):
+        parts = jax.tree.leaves(z)
+        return jax.tree.unflatten(treedef, [forward(part) for forward, part in zip(maps, parts, strict=True)])
+
+    return to_hyper, jax.tree.unflatten(treedef, z)
