@@ -135,7 +135,7 @@ def _replicate(filter_, levels, history, batched, *args):
         return _run(filter_, levels, history, key, None, y, rows)._replace(levels=None)
 
     many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
-    devices, num = jax.devices(), args[0].shape[0]
+    devices, num = jax.local_devices(), args[0].shape[0]
     if len(devices) == 1 or num == 1:
         return many(*args)
     devices = devices[: min(len(devices), num)]
