@@ -38,6 +38,7 @@ from epf_jax.statistics import (
     taylor,
     taylor_log_density,
 )
+from epf_jax.sweep import sweep
 
 __all__ = [
     "Filter",
@@ -79,6 +80,7 @@ __all__ = [
     "slice_sampler",
     "storvik_filter",
     "stratified",
+    "sweep",
     "systematic",
     "taylor",
     "taylor_log_density",
