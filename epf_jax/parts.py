@@ -8,12 +8,14 @@ import os
 import pathlib
 import re
 import tempfile
+import time
 from typing import Any
 
 from epf_jax.checks import brief
 from epf_jax.files import write_atomically
 
 Row = dict[str, Any]
+PATIENCE = 120.0  # seconds; network file systems keep what they know of a folder for up to a minute
 
 
 class Parts:
@@ -52,8 +54,17 @@ class Parts:
         write_atomically(path, json.dumps(rows, indent=1) + "\n")
 
     def read(self, seeds: list[int]) -> list[Row]:
-        """The rows of the seeds, in their order."""
+        """The rows of the seeds, in their order, once they are there: a folder on a network may lag behind."""
+        give_up = time.monotonic() + PATIENCE
         self._rows = self._finished()
+        while lost := [seed for seed in seeds if seed not in self._rows]:
+            if time.monotonic() > give_up:
+                raise RuntimeError(
+                    f"folder: {self._folder} still lacks the seeds {brief(lost)}, {PATIENCE:.0f} s after they were "
+                    "done. Give a folder that is shared by all processes, then make the same call again."
+                )
+            time.sleep(0.5)
+            self._rows = self._finished()
         return [row for seed in seeds for row in self._rows[seed]]
 
     def _finished(self) -> dict[int, list[Row]]:

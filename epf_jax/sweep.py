@@ -72,7 +72,8 @@ def sweep(
 
     Returns:
         The table, as it is in `folder/table.csv`: a list of dicts, None where there is no number. `mean`, `sd` and the
-        quantiles are of the last step; `seconds` are a cell's share of its batch, compilation apart.
+        quantiles are of the last step; `seconds` are a cell's share of its batch, compilation apart. Steps at which
+        every weight was zero, and densities of theta that were NaN, are counted in the table rather than warned of.
     """
     models, methods, seeds = _check_models(models), _check_methods(methods), _check_seeds(seeds)
     check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
@@ -136,9 +137,9 @@ def _trial(folder, model_name, model, theta, method_name, method, num_steps) -> 
         "num_steps": num_steps,
         "description": None if filter_ is None else repr(filter_),
         "precision": jnp.result_type(float).name,
-        **{name: here[name] for name in ("device", "epf_jax", "jax", "numpyro", "numpy", "date")},
+        **{name: here[name] for name in ("device", "epf_jax", "jax", "numpyro", "numpy")},
     }
-    settings = {name: value for name, value in about.items() if name not in ("device", "date")}
+    settings = {name: value for name, value in about.items() if name != "device"}  # every row names its own
     truth = {name: float(value) for name, value in _scalars(theta, 0).items()}
     settings |= {"truth": truth, "backend": jax.default_backend(), "program": program}
     parts = Parts(folder, model_name, method_name, settings if error is None else None)
@@ -171,9 +172,8 @@ def _runner(trial: Trial) -> Callable[[list[int], int], list[Row]]:
 
     def summaries(seeds, size):
         nonlocal program
-        keys = [
-            jax.random.key(seed) for seed in seeds + seeds[-1:] * (size - len(seeds))
-        ]  # the last again, as a filler
+        fillers = seeds[-1:] * (size - len(seeds))  # so that one program serves a shorter last batch, too
+        keys = [jax.random.key(seed) for seed in seeds + fillers]
         y = [simulate(jax.random.fold_in(key, 0), trial.model, trial.theta, trial.num_steps)[1] for key in keys]
         arguments = jnp.stack([jax.random.fold_in(key, 1) for key in keys]), jnp.stack(y)
         program = _compiled(trial.filter_, *arguments) if program is None else program
@@ -233,6 +233,7 @@ def _rows(trial: Trial, seed: int, found: Any, i: int, seconds: float | None, er
             **cell,
             "seconds": seconds,
             **trial.about,
+            "date": time.strftime("%Y-%m-%d"),
         }
         for name, value in truth.items()
     ]

@@ -23,12 +23,12 @@ LEVEL = epf.models.local_level()
 TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}
 
 
-def storvik(model):
-    return epf.storvik_filter(model, 32)
-
-
 def sir(model):
     return epf.bootstrap_filter(model, 32)
+
+
+def picky(model):
+    return sir(model) if model is AR1 else broken(model)
 
 
 def broken(model):
@@ -37,7 +37,7 @@ def broken(model):
 
 def small(folder, **changes):
     """A sweep of five seeds in three batches of two, the last with a filler."""
-    given = {"models": {"ar1": (AR1, {"phi": 0.8})}, "methods": {"storvik": storvik}, "seeds": range(5)}
+    given = {"models": {"ar1": (AR1, {"phi": 0.8})}, "methods": {"sir": sir}, "seeds": range(5)}
     return epf.sweep(**{**given, "num_steps": 10, "folder": folder, "batch": 2, **changes})
 
 
@@ -63,11 +63,11 @@ def batches(monkeypatch):
 
 @pytest.fixture(scope="session")  # of a worker
 def swept(tmp_path_factory):
-    """Two models; a method for both, one that refuses unknown scales and so fails on the second, one that fails."""
+    """Two models; a method for both, one that fails on the second, one that fails."""
     folder = tmp_path_factory.mktemp("swept")
     models = {"ar1": (AR1, {"phi": 0.8}), "level": (LEVEL, TRUTH)}
     with pytest.warns(RuntimeWarning, match="15 of 30 cells failed") as caught:
-        table = small(folder, models=models, methods={"storvik": storvik, "sir": sir, "broken": broken})
+        table = small(folder, models=models, methods={"sir": sir, "picky": picky, "broken": broken})
     return folder, table, str(caught[0].message)
 
 
@@ -80,7 +80,7 @@ def test_the_table_has_one_row_for_each_cell_and_parameter(swept):
     folder, table, _ = swept
     cells = [(row["model"], row["method"], row["seed"], row["parameter"]) for row in table]
     names = {"ar1": ["phi"], "level": sorted(TRUTH)}
-    methods = ("storvik", "sir", "broken")
+    methods = ("sir", "picky", "broken")
     assert cells == [(m, n, s, p) for m in names for n in methods for s in range(5) for p in names[m]]
     assert {row["truth"] for row in table} == {0.8, 0.5, 1.0}
     assert {len(row) for row in table} == {len(MODULE.LEVELS) + 24}
@@ -109,7 +109,7 @@ def test_a_cell_holds_the_numbers_of_a_run_with_the_keys_of_its_seed(swept):
 def test_a_failing_method_is_recorded_and_the_others_go_on(swept):
     _, table, message = swept
     for row in table:
-        failed = row["method"] == "broken" or (row["method"], row["model"]) == ("storvik", "level")
+        failed = row["method"] == "broken" or (row["method"], row["model"]) == ("picky", "level")
         assert row["status"] == ("failed" if failed else "ok")
         assert (row["log_evidence"] is None) == (row["mean"] is None) == failed
     errors = {row["error"] for row in table if row["method"] == "broken"}
@@ -150,7 +150,7 @@ def test_a_run_that_fails_is_tried_again_and_its_error_is_then_gone(tmp_path, mo
     with pytest.warns(
         RuntimeWarning, match="2 of 2 cells failed"
     ):  # a method that no longer builds is not its old self
-        assert small(tmp_path, seeds=range(2), methods={"storvik": broken})[0]["mean"] is None
+        assert small(tmp_path, seeds=range(2), methods={"sir": broken})[0]["mean"] is None
     assert small(tmp_path, seeds=[1, 0]) == table
 
 
@@ -159,8 +159,8 @@ def test_a_name_that_means_something_else_is_refused_and_nothing_is_changed(tmp_
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     with pytest.raises(ValueError, match="num_steps was 10 and is 11"):
         small(tmp_path, seeds=[0, 1], num_steps=11)
-    with pytest.raises(ValueError, match=r"'storvik' on 'ar1'.*particles"):
-        small(tmp_path, seeds=[0, 1], methods={"storvik": lambda model: epf.storvik_filter(model, 33)})
+    with pytest.raises(ValueError, match=r"'sir' on 'ar1'.*num_particles was 32 and is 33"):
+        small(tmp_path, seeds=[0, 1], methods={"sir": lambda model: epf.bootstrap_filter(model, 33)})
     with pytest.raises(ValueError, match=r"truth was \{'phi': 0.8\} and is \{'phi': 0.7\}"):
         small(tmp_path, seeds=[0, 1], models={"ar1": (AR1, {"phi": 0.7})})
     with pytest.raises(ValueError, match="functions or prior"):  # no word of the description tells
@@ -180,6 +180,13 @@ def test_a_damaged_part_is_named_and_left_alone(tmp_path, batches):
     assert part.read_text() == "[{"
 
 
+def test_a_folder_that_other_processes_do_not_share_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("epf_jax.parts.PATIENCE", 0.0)
+    monkeypatch.setattr("epf_jax.parts.Parts.write", lambda *_: None)
+    with pytest.raises(RuntimeError, match=r"lacks the seeds \[0, 1\].*shared by all processes"):
+        small(tmp_path, seeds=range(2))
+
+
 def test_a_progress_bar_counts_cells(tmp_path, capsys):
     small(tmp_path, progress=True)
     assert "5/5" in capsys.readouterr().err
@@ -192,9 +199,9 @@ def test_a_progress_bar_counts_cells(tmp_path, capsys):
         ({"models": {"ar1": AR1}}, TypeError, r"models\['ar1'\]: expected a model and the theta"),
         ({"models": {"ar1": ("ar1", {})}}, TypeError, r"models\['ar1'\]: model: expected an epf.StateSpaceModel"),
         ({"models": {"ar1": (AR1, {"a": 1.0})}}, ValueError, r"models\['ar1'\]: theta: expected the prior's structure"),
-        ({"methods": [storvik]}, TypeError, "methods: expected a dict"),
-        ({"methods": {"storvik": storvik(AR1)}}, TypeError, r"methods\['storvik'\]: expected a function of a model"),
-        ({"methods": {"storvik": lambda: None}}, TypeError, r"methods\['storvik'\]: it will be called as"),
+        ({"methods": [sir]}, TypeError, "methods: expected a dict"),
+        ({"methods": {"sir": sir(AR1)}}, TypeError, r"methods\['sir'\]: expected a function of a model"),
+        ({"methods": {"sir": lambda: None}}, TypeError, r"methods\['sir'\]: it will be called as"),
         ({"seeds": 3}, TypeError, "seeds: expected whole numbers such as range"),
         ({"seeds": [0, 0.5]}, ValueError, r"seeds\[1\]: expected a whole number"),
         ({"seeds": [1, 1]}, ValueError, "seeds: expected at least one, each once"),
@@ -223,7 +230,16 @@ def test_a_fingerprint_tells_constants_and_wiring_apart_and_no_more():
     def other_wiring(x):
         return jax.lax.fori_loop(0, 3, lambda i, v: jax.jit(lambda a, b: b - a)(v, np.arange(3.0) * x), x * np.ones(3))
 
+    def sum_first(x):
+        total, product = x + 1.0, x * 2.0
+        return total - product
+
+    def product_first(x):
+        product, total = x * 2.0, x + 1.0
+        return total - product
+
     assert fingerprint(one, 1.0) == fingerprint(one, 2.0)
+    assert fingerprint(sum_first, 1.0) == fingerprint(product_first, 1.0)
     assert len({fingerprint(f, 1.0) for f in (one, other_constant, other_wiring)}) == 3
 
 
