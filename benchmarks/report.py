@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from epf_jax.reproduce.machine import machine
+from epf_jax.machine import machine
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 

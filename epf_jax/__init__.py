@@ -42,6 +42,7 @@ from epf_jax.statistics import (
     taylor,
     taylor_log_density,
 )
+from epf_jax.sweep import sweep
 
 __all__ = [
     "Filter",
@@ -89,6 +90,7 @@ __all__ = [
     "stop_gradient_resampling",
     "storvik_filter",
     "stratified",
+    "sweep",
     "systematic",
     "taylor",
     "taylor_log_density",

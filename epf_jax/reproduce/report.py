@@ -6,9 +6,9 @@ import io
 import pathlib
 from typing import Any
 
+from epf_jax.machine import machine
 from epf_jax.reproduce.cases import DEMO, FULL, Size
 from epf_jax.reproduce.claims import Claim, Experiment, Section, Table
-from epf_jax.reproduce.machine import machine
 from epf_jax.reproduce.store import Stored, StoreError, write_atomically
 
 _MARKS = {"yes": "&#10003;", "partly": "&#8776;", "no": "&#10007;"}

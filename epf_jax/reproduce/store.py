@@ -8,7 +8,6 @@ ever overwritten by something else.
 import hashlib
 import io
 import json
-import os
 import pathlib
 import tempfile
 import time
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from epf_jax.reproduce.machine import machine
+from epf_jax import files
+from epf_jax.machine import machine
 
 Arrays = dict[str, np.ndarray]
 _PRESENTATION = ("report.py", "plots.py", "cli.py", "claims.py")  # how results look does not change what they are
@@ -104,14 +104,9 @@ class Store:
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write a file whole or not at all, or tell how to go on."""
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        files.write_atomically(path, content)
     except OSError as error:
         raise StoreError(
             f"{path}: cannot be written ({error.strerror or error}). Results are kept in data/; the same command goes on "

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from epf_jax._version import __version__
+
 PACKAGES = ("jax", "jaxlib", "numpyro", "numpy")
 
 
@@ -23,8 +25,9 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor,
         "cores": os.cpu_count(),
-        "device": str(jax.devices()[0].device_kind),
+        "device": str(jax.local_devices()[0].device_kind),
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
+        "epf_jax": __version__,
         **{name: importlib.metadata.version(name) for name in PACKAGES},
     }
