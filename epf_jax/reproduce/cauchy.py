@@ -61,10 +61,18 @@ def truncated(model: StateSpaceModel) -> Statistic:
     return taylor_log_density(truncated_model(model), ORDER, radius=100.0)  # so wide that it confines nothing
 
 
-def half_and_half(theta, x_prev, y, u):
-    """Half the transition, half the observation's likelihood N(y, 10^2): whichever is right, half of the draws follow."""
-    halves = [dist.Cauchy(theta["a"] * x_prev, 1.0), dist.Normal(y, 10.0)]
-    return dist.MixtureGeneral(dist.Categorical(probs=jnp.array([0.5, 0.5])), halves)
+def near_or_far(theta, x_prev, y, u):
+    r"""The transition or the observation's likelihood N(y, 10^2), with the share that each has in the next state.
+
+    With :math:`d = y - a x_{t-1}`, x_t is either near :math:`a x_{t-1}`, so that y is off by chance, of density
+    :math:`N(d; 0, 10^2)`; or it has jumped to y, of density about :math:`1/(\pi (d^2 + 10^2))`, the Cauchy's tail. Equal
+    shares would spend half of the draws where the state is not, and paths that end for it take along what they know of a.
+    """
+    location = theta["a"] * x_prev
+    off_by_chance = dist.Normal(location, 10.0).log_prob(y)
+    jumped = -jnp.log(jnp.pi * ((y - location) ** 2 + 10.0**2))
+    shares = dist.Categorical(logits=jnp.stack([off_by_chance, jumped]))
+    return dist.MixtureGeneral(shares, [dist.Cauchy(location, 1.0), dist.Normal(y, 10.0)])
 
 
 def _epf(name, label, num_particles, statistic, proposal, **options):
@@ -80,7 +88,7 @@ def _nodes(model):
 
 
 def _guided():
-    return guided(half_and_half)
+    return guided(near_or_far)
 
 
 PAPER = [
