@@ -4,15 +4,23 @@ import json
 import re
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from epf_jax import exact, run
 from epf_jax.commands import app
+from epf_jax.filters import extended_parameter_filter
+from epf_jax.models import cauchy_ar1
+from epf_jax.proposals import guided
 from epf_jax.reproduce import EXPERIMENTS, Experiment, Size, reproduce, sinusoid, star
-from epf_jax.reproduce.cases import SIN, STAR, Score, focused, score, series, solve
+from epf_jax.reproduce.cases import CAUCHY, SIN, STAR, Score, focused, score, series, solve
+from epf_jax.reproduce.cauchy import near_or_far
 from epf_jax.reproduce.claims import Claim, Section, verdict
+from epf_jax.reproduce.methods import told_under
 from epf_jax.reproduce.store import Store, Stored, StoreError, Unit
+from epf_jax.statistics import scale_mixture
 
 TINY = Size("tiny", 1, 24, 500)
 QUICK = ("density", "theorems")
@@ -256,3 +264,19 @@ def test_a_score_knows_since_when_a_filter_is_right():
     truth = {"mean_a": np.zeros((2, 5)), "sd_a": np.ones((2, 5))}
     found = {"mean_a": np.array([[3.0, 0.0, 2.0, 0.1, 0.2], [0.0, 0.0, 0.0, 0.0, 5.0]]), "sd_a": np.ones((2, 5))}
     np.testing.assert_array_equal(score(found, truth, "a").first, [4.0, np.inf])
+
+
+def test_a_filter_told_under_another_prior_gives_that_priors_posterior_and_evidence():
+    y = series(CAUCHY, Size("short", 1, 30))[1][0]
+    with jax.enable_x64(True):
+        model, wider = CAUCHY.model(), cauchy_ar1(prior_sd=0.6)
+        oracle = exact.quadrature(model, y, {"a": np.linspace(-1.2, 1.2, 41)}, exact.nodes_around(y, *CAUCHY.nodes))
+        learning = extended_parameter_filter(wider, 4000, statistic=scale_mixture(wider), proposal=guided(near_or_far))
+        results = run(jax.random.key(0), told_under(model, learning), y)
+    mean, sd = oracle.mean["a"][-1], oracle.sd["a"][-1]
+    # The ratio of the priors leaves an effective third of the particles; ten times their standard error allows for the
+    # paths that resampling lost. The wider prior's own sd would be off by far more.
+    error = 10 * sd / np.sqrt(4000 / 3)
+    np.testing.assert_allclose(results.theta.mean["a"][-1], mean, atol=error)
+    np.testing.assert_allclose(results.theta.sd["a"][-1], sd, atol=error)
+    np.testing.assert_allclose(results.log_evidence[-1], oracle.log_evidence[-1], atol=0.3)

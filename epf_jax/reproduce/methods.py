@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from epf_jax.filters import Filter, bootstrap_filter, coordinate_kernel, extended_parameter_filter, liu_west_filter
@@ -77,6 +78,35 @@ def literal(
 def default(num_particles: int, label: str = "EPF of this library (defaults), {n}") -> Method:
     """The EPF with nothing chosen by hand."""
     return Method(f"epf-default{num_particles}", label, num_particles, extended_parameter_filter)
+
+
+def told_under(model: StateSpaceModel, filter_: Filter) -> Filter:
+    """`filter_`, which learns under a wider prior of its own, with weights that tell what follows from the model's prior.
+
+    Where the data lead far into a prior's tail, few particles start there, and all later paths descend from those few.
+    Under a wider prior many do. The ratio of the priors, a factor in each particle's weight, is put on after every step
+    and taken off before the next, so that resampling never sees it.
+    """
+    priors = model.parameters, filter_.model.parameters
+
+    def log_ratio(theta):
+        ours, wider = (coordinates.log_prior(coordinates.to_vector(theta)) for coordinates in priors)
+        return ours - wider
+
+    def weigh(state, sign):
+        log_weights = state.log_weights + sign * jax.vmap(log_ratio)(state.theta)
+        total = jax.nn.logsumexp(log_weights)
+        return state._replace(log_weights=log_weights - total, log_evidence=state.log_evidence + total)
+
+    def init(key):
+        return weigh(filter_.init(key), 1.0)
+
+    def step(key, state, y, u=None):
+        new, info = filter_.step(key, weigh(state, -1.0), y, u)
+        new = weigh(new, 1.0)
+        return new, info._replace(log_increment=new.log_evidence - state.log_evidence)
+
+    return filter_._replace(init=init, step=step, description=f"{filter_.description}, told under another prior")
 
 
 def filter_units(case: Case, size: Size, methods: list[Method]) -> list[Unit]:
