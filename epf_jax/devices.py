@@ -59,7 +59,7 @@ class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
         n = weighing.log_weights.shape[0]
 
         def on_each(u, log_weights, particles):
-            counts = _offspring(u, log_weights, n, axis)
+            counts = _offspring(u, jax.lax.stop_gradient(log_weights), n, axis)
             return _fetch(counts, particles, n // num, axis, num)
 
         fetched, ancestors = _on_each(self.mesh, on_each)(u, weighing.log_weights, particles)

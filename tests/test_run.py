@@ -84,9 +84,6 @@ def test_lists_and_numpy_arrays_are_observations_too():
 
 
 TWO_DEVICES = """
-import subprocess
-import sys
-
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 import numpy as np, epf_jax as epf

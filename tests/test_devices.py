@@ -1,0 +1,119 @@
+"""One filter on many devices, and many filters on many devices: eight simulated ones, in a process of their own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import epf_jax as epf
+from epf_jax import exact
+
+pytestmark = pytest.mark.xdist_group("devices")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SIN = epf.models.sinusoid()
+
+
+@pytest.fixture(scope="module")
+def told():
+    command = [sys.executable, str(ROOT / "tests" / "eight_devices.py")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
+    assert found.returncode == 0, found.stderr[-3000:]
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache")}
+
+
+def test_systematic_resampling_across_devices_is_that_of_one_device(told):
+    one, across = (np.array(told["ancestors"][name]["ancestors"]) for name in ("one", "across"))
+    # The sums of the weights round otherwise: a particle's last offspring may become its neighbour's.
+    assert np.mean(one == across) > 0.99
+    assert np.max(np.abs(one - across)) <= 1
+    assert told["ancestors"]["across"]["fits"]
+
+
+def test_islands_keep_to_themselves_and_keep_the_total_weight(told):
+    islands = told["ancestors"]["islands"]
+    assert islands["fits"]
+    np.testing.assert_array_equal(np.array(islands["ancestors"]) // 50, np.arange(400) // 50)
+    assert abs(islands["weight"] - 1.0) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["one", "across", "islands"])
+def test_evidence_and_posterior_are_exact_within_monte_carlo_error(told, name):
+    model = epf.models.ar1(observation_noise=1.0)
+    _, y = epf.simulate(jax.random.key(4), model, {"phi": 0.8}, 8)
+    posterior = exact.kalman(model, y, {"phi": jnp.linspace(-3.0, 3.0, 401)})
+    last = np.array(told["posteriors"][name]["last"])
+    ratio = np.exp(last[:, 0] - float(posterior.log_evidence[-1]))
+    errors = last.std(axis=0, ddof=1) / np.sqrt(len(last))
+    # Twelve keys: four standard errors each, the evidence as a ratio, whose mean is one.
+    assert abs(ratio.mean() - 1.0) < 4 * ratio.std(ddof=1) / np.sqrt(len(ratio))
+    assert abs(last[:, 1].mean() - float(posterior.mean["phi"][-1])) < 4 * errors[1]
+    assert (
+        abs(last[:, 2].mean() - float(posterior.sd["phi"][-1])) < 4 * errors[2] + 0.01
+    )  # a sample's sd is low by 1/4N
+
+
+def test_every_device_holds_its_share_of_the_particles_and_gathers_no_more_than_a_number_each(told):
+    assert told["posteriors"]["across"]["rows per device"] == [50] * 8
+    assert told["posteriors"]["islands"]["rows per device"] == [50] * 8
+    assert told["posteriors"]["one"]["rows per device"] == [400]
+    assert told["traffic"]["across"] == 8
+    assert told["traffic"]["islands"] == 8
+
+
+def test_steps_across_devices_are_the_run(told):
+    assert told["stepping"]
+
+
+def test_gradients_pass_from_device_to_device(told):
+    one, across = told["gradient"]
+    assert abs(one - across) < 1e-3 * abs(one)  # the same ancestors; sums in another order
+
+
+def test_runs_over_keys_series_and_hyper_parameters_are_the_same_on_any_mesh(told):
+    assert told["replicates"]["same"] == [True, True]
+    np.testing.assert_allclose(told["replicates"]["one of them"], told["replicates"]["alone"], rtol=1e-5)
+
+
+def test_wrong_meshes_are_refused_by_name():
+    mesh = jax.make_mesh((1,), ("particles",))
+    with pytest.raises(TypeError, match=r"mesh: expected a mesh of one axis, .* got 8"):
+        epf.bootstrap_filter(SIN, 64, resample=epf.across_devices(8))
+    with pytest.raises(TypeError, match="mesh: expected a mesh of one axis"):
+        epf.bootstrap_filter(SIN, 64, resample=epf.islands(jax.make_mesh((1, 1), ("a", "b"))))
+    with pytest.raises(ValueError, match="exchange_below: expected a share"):
+        epf.bootstrap_filter(SIN, 64, resample=epf.islands(mesh, 2.0))
+    with pytest.raises(TypeError, match="scheme: islands resample by a plain scheme"):
+        epf.bootstrap_filter(SIN, 64, resample=epf.islands(mesh, scheme=epf.when_ess_below(0.5)))
+    spread = epf.bootstrap_filter(SIN, 64, resample=epf.across_devices(mesh))
+    with pytest.raises(ValueError, match="filter_: its particles are spread over the devices of a mesh already"):
+        epf.replicate(jax.random.split(jax.random.key(0), 2), spread, jnp.zeros(3))
+    with pytest.raises(TypeError, match=r"mesh: expected a jax.sharding.Mesh"):
+        epf.replicate(jax.random.split(jax.random.key(0), 2), epf.bootstrap_filter(SIN, 8), jnp.zeros(3), mesh=2)
+
+
+def test_a_mesh_that_does_not_divide_the_particles_is_refused(told):
+    assert told["refusal"] == (
+        "num_particles: 100 particles cannot be divided over the 8 devices of the mesh; take 104."
+    )
+
+
+def test_wrong_batches_are_refused_by_name():
+    filter_, keys = epf.bootstrap_filter(SIN, 8), jax.random.split(jax.random.key(0), 2)
+    with pytest.raises(ValueError, match=r"y: the series have unequal lengths, 3, 5\. .* pad the shorter ones"):
+        epf.replicate(keys, filter_, [np.zeros(3), np.zeros(5)])
+    with pytest.raises(ValueError, match=r"hyper\['noise'\]: expected one entry for each of the 2 keys"):
+        epf.replicate(keys, lambda h: filter_, jnp.zeros(3), hyper={"noise": jnp.ones(3)})
+    with pytest.raises(TypeError, match="filter_: with hyper, give a function"):
+        epf.replicate(keys, filter_, jnp.zeros(3), hyper={"noise": jnp.ones(2)})
+    with pytest.raises(TypeError, match="keys: expected B keys"):
+        epf.replicate(jax.random.key(0), filter_, jnp.zeros(3))

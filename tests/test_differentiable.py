@@ -1,0 +1,217 @@
+"""Filters as parts of a differentiable program: which gradients are right, which are biased, and that none is NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from conformance import FILTERS, MODELS, TRUTHS, one_model_each
+
+import epf_jax as epf
+from benchmarks.accuracy import gradients
+from epf_jax.resampling import select
+from epf_jax.weights import quantiles, reweight, uniform_log_weights
+
+KEY, N = jax.random.key(1), 32
+LOG_W = jnp.array([0.0, -1.0, -3.0, -jnp.inf, 0.5, -0.2, -8.0, 0.1])
+WEIGHING = reweight(uniform_log_weights(8), LOG_W)
+X = jnp.arange(8.0)
+
+
+def ar1(hyper):
+    return gradients.model_of({"phi": 0.8, "q": 1.0, "r": 0.7, **hyper})
+
+
+def log_evidence(hyper, resample, y, num=N, **options):
+    filter_ = epf.bootstrap_filter(ar1(hyper), num, resample=resample)
+    return epf.run(KEY, filter_, y, levels=(), **options).log_evidence[-1]
+
+
+@pytest.mark.parametrize("scheme", [epf.systematic, epf.when_ess_below(0.5)], ids=["every step", "now and then"])
+def test_stop_gradients_change_no_number(scheme):
+    y = jnp.array([0.3, -1.0, 2.0, 0.1, 0.8])
+    plain, wrapped = (
+        epf.run(KEY, epf.bootstrap_filter(ar1({}), N, resample=r), y, levels=(0.5,))
+        for r in (scheme, epf.stop_gradient_resampling(scheme))
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain, wrapped)
+
+
+@pytest.mark.xdist_group("gradients")
+def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_not(x64):
+    hyper, build = gradients.FILTERS["bootstrap, phi known"]
+    _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 10)
+    wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
+
+    def errors(resample):
+        found = gradients.estimates(build, hyper, resample, y, num_runs=2000, num_particles=40)
+        return np.array([(mean - wanted[name]) / error for name, (mean, error, *_) in found.items()])
+
+    # Three parameters: all within 3 standard errors has probability .992 by chance, and the seed is fixed.
+    assert np.all(np.abs(errors(epf.stop_gradient_resampling())) < 3.0)
+    assert np.max(np.abs(errors(epf.systematic))) > 10.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIR", "Storvik, bootstrap"])
+def test_the_gradient_with_respect_to_the_prior_is_kalmans_too(name, x64):
+    hyper, build = gradients.FILTERS[name]
+    _, y = epf.simulate(jax.random.key(0), gradients.model_of(gradients.KNOWN), {}, 10)
+    wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
+    found = gradients.estimates(build, hyper, epf.stop_gradient_resampling(), y, num_runs=2000, num_particles=40)
+    for parameter, (mean, error, *_) in found.items():
+        assert abs(mean - wanted[parameter]) < 3.0 * error  # four parameters, as above
+
+
+def with_hyper(model, hyper):
+    """The model with its prior and its noise scaled by hyper-parameters."""
+
+    def scaled(d, by):
+        if isinstance(d, dist.MultivariateNormal):
+            return dist.MultivariateNormal(d.loc, scale_tril=d.scale_tril * by)
+        if isinstance(d, dist.Independent):
+            return dist.Normal(d.base_dist.loc, d.base_dist.scale * by).to_event(1)
+        return dist.Normal(d.loc, d.scale * by)
+
+    return epf.StateSpaceModel(
+        jax.tree.map(lambda d: scaled(d, hyper["prior"]), model.prior, is_leaf=lambda d: hasattr(d, "log_prob")),
+        lambda theta: scaled(model.initial(theta), hyper["noise"]),
+        lambda theta, x, u: scaled(model.transition(theta, x, u), hyper["noise"]),
+        lambda theta, x, u: scaled(model.observation(theta, x, u), hyper["sensor"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "model_name"), one_model_each(FILTERS, quick_names=["epf", "epf_slice", "liu_west_paper"])
+)
+def test_no_gradient_of_any_result_is_nan_with_missing_data(name, model_name):
+    _, y = epf.simulate(jax.random.key(0), MODELS[model_name](), TRUTHS[model_name], 6)
+    y = y.at[1].set(jnp.nan)
+    y = y if y.ndim == 1 else y.at[3, 0].set(jnp.nan)
+
+    def all_results(hyper):
+        results = epf.run(KEY, FILTERS[name](with_hyper(MODELS[model_name](), hyper), N), y, levels=(0.1, 0.9))
+        parts = {"theta": results.theta, "x": results.x, "evidence": results.log_evidence, "ess": results.ess}
+        return {part: sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), 0.0) for part, tree in parts.items()}
+
+    found = jax.jit(jax.jacrev(all_results))({"prior": 1.0, "noise": 1.0, "sensor": 1.0})
+    assert np.all(np.isfinite(jax.tree.leaves(found)))
+    assert found["evidence"]["noise"] != 0.0
+    assert found["evidence"]["sensor"] != 0.0
+
+
+def test_a_step_of_zero_weights_leaves_finite_gradients():
+    y = jnp.array([0.3, 1e25, 0.2])
+
+    def last_mean(sensor):
+        filter_ = epf.bootstrap_filter(ar1({"r": sensor}), N, resample=epf.stop_gradient_resampling())
+        return epf.run(KEY, filter_, y, levels=()).x.mean[-1]
+
+    with pytest.warns(RuntimeWarning, match="zero weight"):
+        last_mean(0.7)
+    assert np.isfinite(jax.jit(jax.grad(last_mean))(0.7))
+
+
+def test_quantiles_move_with_the_location_and_the_scale_of_the_particles():
+    normal = jnp.asarray(np.random.default_rng(0).normal(size=4000))
+    levels = jnp.array([0.1, 0.5, 0.9])
+
+    def of(location, scale):
+        return quantiles(location + scale * normal, uniform_log_weights(4000), levels)
+
+    d_location, d_scale = jax.jacfwd(of, argnums=(0, 1))(0.0, 1.0)
+    np.testing.assert_allclose(d_location, 1.0, rtol=1e-5)
+    # The kernel averages z over a width h = 1.06 * 4000^-.2 = .2 about the quantile, and so shifts it by
+    # h^2 phi'/phi = -h^2 z: 4% of z.
+    np.testing.assert_allclose(d_scale, [-1.2816, 0.0, 1.2816], atol=0.1)
+
+
+def test_quantiles_move_with_the_weights_of_the_particles():
+    # Weights tilted by exp(a v) turn N(0, 1) into N(a, 1): every quantile moves by one.
+    normal = jnp.asarray(np.random.default_rng(0).normal(size=40_000))
+    tilted = jax.jacfwd(lambda a: quantiles(normal, a * normal, jnp.array([0.1, 0.5, 0.9])))(0.0)
+    # At the 10% quantile cov(1[v < q], v) / density = .175 / .175; the covariance's standard error is .53 / 200 = .0027,
+    # so the quotient's .015; four of them.
+    np.testing.assert_allclose(tilted, 1.0, atol=0.06)
+
+
+def test_rematerialising_changes_neither_results_nor_gradients():
+    y = jnp.array([0.3, -1.0, 2.0, 0.1, 0.8])
+    hyper, resample = {"q": 1.0}, epf.stop_gradient_resampling()
+    plain = jax.value_and_grad(log_evidence)(hyper, resample, y)
+    for every in (2, 7):  # with a rest; a segment longer than the series
+        again = jax.value_and_grad(log_evidence)(hyper, resample, y, remat_every=every)
+        np.testing.assert_array_equal(again[0], plain[0])
+        np.testing.assert_allclose(again[1]["q"], plain[1]["q"], rtol=1e-5)
+
+
+def test_a_gradient_through_ten_thousand_steps_fits_two_gibibytes():
+    model = epf.models.sinusoid
+
+    def evidence(noise, y):
+        built = model(noise=noise)
+        filter_ = epf.extended_parameter_filter(built, 1000, statistic=epf.taylor(built, 3))
+        return epf.run(KEY, filter_, y, levels=(), remat_every=100).log_evidence[-1]
+
+    program = jax.jit(jax.value_and_grad(evidence)).lower(1.0, jnp.zeros(10_000)).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 2**31
+
+
+def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
+    drawn = jax.vmap(lambda key: select(key, epf.soft_resampling(0.5), WEIGHING, X))(jax.random.split(KEY, 4000))
+    means = jnp.sum(jnp.exp(drawn.log_weights + drawn.log_increment[:, None]) * drawn.particles, axis=1)
+    wanted = float(jnp.sum(jnp.exp(WEIGHING.log_weights) * X))
+    assert abs(float(means.mean()) - wanted) < 4 * float(means.std()) / np.sqrt(4000)
+    np.testing.assert_allclose(jnp.sum(jnp.exp(drawn.log_weights), axis=1), 1.0, rtol=1e-5)
+
+
+def test_transport_keeps_the_mean_and_leaves_equal_weights():
+    moved = select(KEY, epf.transport_resampling(), WEIGHING, (X, {"theta": X[:, None]}))
+    wanted = float(jnp.sum(jnp.exp(WEIGHING.log_weights) * X))
+    # Sinkhorn's last half-step makes the new weights equal exactly, and the old ones to its tolerance.
+    np.testing.assert_allclose(moved.particles[0].mean(), wanted, rtol=1e-2)
+    np.testing.assert_allclose(moved.particles[1]["theta"][:, 0], moved.particles[0], rtol=1e-6)
+    np.testing.assert_allclose(moved.log_weights, -np.log(8), rtol=1e-6)
+    spread = float(jnp.sqrt(jnp.sum(jnp.exp(WEIGHING.log_weights) * (X - wanted) ** 2)))
+    assert 0.4 * spread < float(moved.particles[0].std()) < spread  # blurred, but not to a point
+
+
+@pytest.mark.parametrize(
+    "resample", [epf.soft_resampling(), epf.transport_resampling(), epf.stop_gradient_resampling()]
+)
+def test_a_cloud_without_weight_is_kept_as_it_is(resample):
+    kept = select(KEY, resample, WEIGHING._replace(collapsed=jnp.array(True)), X)
+    np.testing.assert_array_equal(kept.particles, X)
+    assert not kept.resampled
+
+
+def test_a_gradient_through_draws_that_have_none_is_refused():
+    def evidence(rate):
+        model = epf.StateSpaceModel(
+            {},
+            lambda theta: dist.Poisson(3.0),
+            lambda theta, x, u: dist.Poisson(rate + 0.5 * x),
+            lambda theta, x, u: dist.Normal(x, 1.0),
+        )
+        return epf.run(KEY, epf.bootstrap_filter(model, 16), jnp.array([3.0, 4.0]), levels=()).log_evidence[-1]
+
+    assert np.isfinite(evidence(1.0))
+    with pytest.raises(TypeError, match="through draws of states from a Poisson, which have none"):
+        jax.grad(evidence)(1.0)
+
+
+def test_wrong_choices_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"alpha: expected the share .* got 1.0"):
+        epf.soft_resampling(1.0)
+    with pytest.raises(ValueError, match="epsilon: expected a positive amount of blur"):
+        epf.transport_resampling(0.0)
+    with pytest.raises(TypeError, match="soft_resampling draws its ancestors by a plain scheme"):
+        epf.bootstrap_filter(ar1({}), N, resample=epf.soft_resampling(0.5, epf.when_ess_below(0.5)))
+    with pytest.raises(TypeError, match="resample: expected a function"):
+        epf.bootstrap_filter(ar1({}), N, resample=epf.stop_gradient_resampling("systematic"))
+    with pytest.raises(TypeError, match="resample: expected a function"):
+        epf.bootstrap_filter(ar1({}), N, resample=epf.stop_gradient_resampling)
+    with pytest.raises(TypeError, match="transport_resampling moves particles"):
+        select(KEY, epf.transport_resampling(), WEIGHING, jnp.arange(8))
+    with pytest.raises(ValueError, match="remat_every: expected a positive whole number"):
+        log_evidence({}, epf.systematic, jnp.zeros(3), remat_every=0)
