@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import re
+import socket
 import subprocess
 import sys
 
@@ -117,3 +119,27 @@ def test_wrong_batches_are_refused_by_name():
         epf.replicate(keys, filter_, jnp.zeros(3), hyper={"noise": jnp.ones(2)})
     with pytest.raises(TypeError, match="keys: expected B keys"):
         epf.replicate(jax.random.key(0), filter_, jnp.zeros(3))
+
+
+def test_one_filter_runs_across_two_processes():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    script = [
+        sys.executable,
+        str(ROOT / "examples" / "filter_on_many_machines.py"),
+        "--particles",
+        "200",
+        "--steps",
+        "5",
+    ]
+    ranks = [["--coordinator", f"localhost:{port}", "--num-processes", "2", "--process-id", str(i)] for i in (0, 1)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    started = [subprocess.Popen(script + rank, **pipes) for rank in ranks]
+    ended = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended[0][1][-2000:] + ended[1][1][-2000:]
+    alone = subprocess.run(script, capture_output=True, text=True, check=True, env=environment()).stdout
+    numbers = [np.array(re.findall(r"-?\d+\.\d+", said), float) for said in (ended[0][0], alone)]
+    assert "on 2 devices" in ended[0][0]
+    # theta, its sd and the log-evidence; systematic resampling across devices is that of one but for rounding.
+    np.testing.assert_allclose(numbers[0], numbers[1], atol=0.02)
