@@ -58,11 +58,12 @@ class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
         u = jax.random.uniform(key, dtype=weighing.log_weights.dtype)
         n = weighing.log_weights.shape[0]
 
-        def on_each(u, log_weights, particles):
-            counts = _offspring(u, jax.lax.stop_gradient(log_weights), n, axis)
+        def on_each(u, w, particles):
+            counts = _offspring(u, w, n, axis)
             return _fetch(counts, particles, n // num, axis, num)
 
-        fetched, ancestors = _on_each(self.mesh, on_each)(u, weighing.log_weights, particles)
+        w = jax.lax.stop_gradient(weighing.weights)  # ancestors are whole numbers
+        fetched, ancestors = _on_each(self.mesh, on_each)(u, w, particles)
         chosen = Selection(
             particles=fetched,
             log_weights=uniform_log_weights(n),
@@ -103,8 +104,7 @@ class islands:  # noqa: N801
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
         """Particles resampled island by island, or across all of them."""
-        w = jnp.exp(weighing.log_weights.reshape(self.mesh.size, -1))
-        shares = jnp.sum(w, axis=1) / jnp.sum(w)
+        shares = jnp.sum(weighing.weights.reshape(self.mesh.size, -1), axis=1)
         uneven = 1.0 / jnp.sum(shares**2) < self.exchange_below * self.mesh.size
         everywhere = partial(across_devices(self.mesh).select, key, weighing, particles, place)
         here = partial(self._island_by_island, key, weighing, particles)
@@ -170,11 +170,9 @@ def spread_particles(mesh: Mesh | None, tree: Any, by_particle: Any) -> Any:
     return jax.tree.map(mark, by_particle, tree)
 
 
-def _offspring(u: Array, log_weights: Float[Array, " n"], total: int, axis: str) -> Int[Array, " n"]:
+def _offspring(u: Array, w: Float[Array, " n"], total: int, axis: str) -> Int[Array, " n"]:
     """How many offspring each particle and all before it, on this device and on those before it, have."""
-    highest = jax.lax.pmax(jnp.max(log_weights), axis)
-    w = jnp.exp(log_weights - highest)
-    counts = running_sum(whole_weights(w, jax.lax.psum(jnp.sum(w), axis)))
+    counts = running_sum(whole_weights(w))
     sums = jax.lax.all_gather(counts[-1], axis)
     before = jnp.sum(jnp.where(jnp.arange(sums.shape[0]) < jax.lax.axis_index(axis), sums, 0), dtype=counts.dtype)
     return offspring_up_to(counts + before, jnp.sum(sums, dtype=counts.dtype), total, u)

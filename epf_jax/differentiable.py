@@ -93,7 +93,8 @@ class soft_resampling:  # noqa: N801
         log_weights = weighing.log_weights
         n = log_weights.shape[0]
         log_q = jnp.log(self.alpha * jnp.exp(log_weights) + (1.0 - self.alpha) / n)
-        drawn = select(key, self.scheme, weighing._replace(log_weights=log_q), (particles, log_weights - log_q))
+        mixture = weighing._replace(log_weights=log_q, weights=jnp.exp(log_q))
+        drawn = select(key, self.scheme, mixture, (particles, log_weights - log_q))
         selected, log_ratios = drawn.particles
         log_total = jax.nn.logsumexp(log_ratios) - jnp.log(n)
         corrected = log_ratios - jnp.log(n) - log_total
@@ -141,7 +142,7 @@ class transport_resampling:  # noqa: N801
         """The particles moved, each its own ancestor, all of the same weight."""
         log_weights = weighing.log_weights
         n = log_weights.shape[0]
-        plan = self._plan(jnp.exp(log_weights), _coordinates(place, log_weights))
+        plan = self._plan(weighing.weights, _coordinates(place, log_weights))
         chosen = Selection(
             particles=jax.tree.map(lambda leaf: _moved(plan, leaf), particles),
             log_weights=uniform_log_weights(n),

@@ -14,6 +14,7 @@ each of N strata the inverse takes O(N), without a search.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,12 +39,12 @@ def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors
 
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One independent position in each of N strata (Kitagawa 1996)."""
-    return _one_per_stratum(log_weights, jax.random.uniform(key, log_weights.shape, log_weights.dtype))
+    return _stratified(key, _weights(log_weights))
 
 
 def systematic(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One position shared by all N strata (Carpenter, Clifford and Fearnhead 1999)."""
-    return _one_per_stratum(log_weights, jax.random.uniform(key, dtype=log_weights.dtype))
+    return _systematic(key, _weights(log_weights))
 
 
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
@@ -80,15 +81,18 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
         """Ancestors, and whether the scheme was asked for them."""
         n = log_weights.shape[0]
         resampled = ess(log_weights) < self.fraction * n
-        # Only the indices are computed under `cond`: a gather of the particles inside it would copy them all.
         ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n, dtype=jnp.int32), key, log_weights)
         return ancestors, resampled
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> "Selection":
         """Particles selected by the scheme when the ESS is low, and kept as they are otherwise."""
+        n = weighing.log_weights.shape[0]
+        low = weighing.ess < self.fraction * n
         if not hasattr(self.scheme, "select"):
-            return _select_ancestors(key, self, weighing, particles)
-        low = weighing.ess < self.fraction * weighing.log_weights.shape[0]
+            # Only the indices are computed under `cond`: a gather of the particles inside it would copy them all.
+            drawn = partial(_ancestors, key, self.scheme, weighing)
+            ancestors = jax.lax.cond(low, drawn, lambda: jnp.arange(n, dtype=jnp.int32))
+            return _gather(weighing, ancestors, low, particles)
         chosen = partial(self.scheme.select, key, weighing, particles, place)
         return jax.lax.cond(low, chosen, partial(keep, weighing, particles))
 
@@ -135,7 +139,9 @@ def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles
     """
     if hasattr(resample, "select"):
         return resample.select(key, weighing, particles, particles if place is None else place)
-    return _select_ancestors(key, resample, weighing, particles)
+    drawn = _ancestors(key, resample, weighing)
+    ancestors, resampled = drawn if isinstance(drawn, tuple) else (drawn, True)
+    return _gather(weighing, ancestors, resampled, particles)
 
 
 def keep(weighing: Weighing, particles: Any) -> Selection:
@@ -150,11 +156,17 @@ def unless_collapsed(weighing: Weighing, chosen: Selection, particles: Any) -> S
     return jax.tree.map(lambda new, old: jnp.where(weighing.collapsed, old, new), chosen, keep(weighing, particles))
 
 
-def _select_ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any) -> Selection:
+def _ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing) -> Any:
+    """What the scheme draws; one that is known here is spared the normalisation of weights that are normalised."""
+    given_weights = _GIVEN_WEIGHTS.get(resample)
+    if given_weights is None:
+        return resample(key, weighing.log_weights)
+    return given_weights(key, jax.lax.stop_gradient(weighing.weights))
+
+
+def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles: Any) -> Selection:
     log_weights = weighing.log_weights
     n = log_weights.shape[0]
-    drawn = resample(key, log_weights)
-    ancestors, resampled = drawn if isinstance(drawn, tuple) else (drawn, True)
     resampled = jnp.logical_and(resampled, jnp.logical_not(weighing.collapsed))
     ancestors = jnp.where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
     return Selection(
@@ -204,24 +216,39 @@ def _is_share(fraction: Any) -> bool:
         return False
 
 
-def _one_per_stratum(log_weights: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
+def _weights(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
+    w = jnp.exp(log_weights - jnp.max(log_weights))
+    return w / jnp.sum(w)
+
+
+def _stratified(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
+    return _one_per_stratum(w, jax.random.uniform(key, w.shape, w.dtype))
+
+
+def _systematic(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
+    return _one_per_stratum(w, jax.random.uniform(key, dtype=w.dtype))
+
+
+_GIVEN_WEIGHTS: dict[Any, Callable[..., Ancestors]] = {systematic: _systematic, stratified: _stratified}
+
+
+def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
     """The ancestors of positions (j + 1 - u_j) / N, j = 0..N-1, u one number or one each in [0, 1).
 
     Read the other way round, in O(N): particle i and those before it have m_i = floor(N c_i + u) offspring, c_i the
     cumulative weight, so that the ancestor of offspring j is the number of particles with m_i <= j: a histogram of m
-    and its running sum. Weights are summed as whole numbers, 2^31 in all, since a running sum of a million small floats
-    drifts; a weight below 2^-31 of the total counts as zero.
+    and its running sum. Weights are summed as whole numbers, 2^30 in all, since a running sum of a million small floats
+    drifts; a weight below 2^-30 of the total counts as zero.
     """
-    w = jnp.exp(log_weights - jnp.max(log_weights))
-    counts = running_sum(whole_weights(w, jnp.sum(w)))
-    return ancestors_of_counts(offspring_up_to(counts, counts[-1], log_weights.shape[0], u))
+    counts = running_sum(whole_weights(w))
+    return ancestors_of_counts(offspring_up_to(counts, counts[-1], w.shape[0], u))
 
 
-def whole_weights(w: Float[Array, " N"], total: Float[Array, ""]) -> Int[Array, " N"]:
-    """The weights as whole numbers, 2^30 (in double precision 2^61) in all."""
-    whole, bits = (jnp.int64, 62) if w.dtype == jnp.float64 else (jnp.int32, 31)
+def whole_weights(w: Float[Array, " N"]) -> Int[Array, " N"]:
+    """Normalised weights as whole numbers, 2^30 (in double precision 2^61) in all."""
+    whole, bits = (jnp.int64, 61) if w.dtype == jnp.float64 else (jnp.int32, 30)
     # Half the range is left free: rounding of the total must not make the last sums overflow.
-    return (w * (2.0 ** (bits - 1) / total)).astype(whole)
+    return (w * 2.0**bits).astype(whole)
 
 
 def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: Float[Array, "*N"]) -> Int[Array, " N"]:

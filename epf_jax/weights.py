@@ -15,6 +15,7 @@ class Weighing(NamedTuple):
 
     Attributes:
         log_weights: normalised; the old ones where every new weight is zero.
+        weights: their exponentials.
         log_increment: log of the weighted mean of the factors, the evidence that they add.
         num_bad: how many factors were NaN or +inf, and were counted as zero.
         collapsed: whether every weight was zero.
@@ -22,6 +23,7 @@ class Weighing(NamedTuple):
     """
 
     log_weights: Float[Array, " N"]
+    weights: Float[Array, " N"]
     log_increment: Float[Array, ""]
     num_bad: Int[Array, ""]
     collapsed: Bool[Array, ""]
@@ -50,6 +52,7 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     log_sum = shift + jnp.log(total)
     return Weighing(
         log_weights=safe - log_sum,
+        weights=w / total,
         log_increment=jnp.where(collapsed, -jnp.inf, log_sum),
         num_bad=count(bad),
         collapsed=collapsed,
