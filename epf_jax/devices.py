@@ -34,6 +34,7 @@ from epf_jax.resampling import (
     running_sum,
     systematic,
     unless_collapsed,
+    warn_of_coarse_positions,
     whole_weights,
 )
 from epf_jax.weights import Weighing, uniform_log_weights
@@ -77,6 +78,7 @@ class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
     def check(self, num_particles: int) -> None:
         """Refuse a mesh that does not divide the particles."""
         _check_mesh(self.mesh, num_particles)
+        warn_of_coarse_positions(num_particles)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ each of N strata the inverse takes O(N), without a search.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from epf_jax.kernels import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
+_POSITIONS = 2**24  # that float32 tells apart
 Ancestors = Int[Array, " N"]
 Resampler = Any
 """A function `(key, log_weights) -> ancestors`, or an object with a method `select`."""
@@ -197,6 +199,7 @@ def check_resampler(resample: Any, num_particles: int) -> None:
         resample.check(num_particles)
     if selects:
         return
+    warn_of_coarse_positions(num_particles)
     try:
         drawn = jax.eval_shape(resample, jax.random.key(0), uniform_log_weights(num_particles))
     except Exception as error:
@@ -206,6 +209,18 @@ def check_resampler(resample: Any, num_particles: int) -> None:
         raise TypeError(
             f"{expected}, which returns {ancestors.dtype} of shape {ancestors.shape}. Return one index for each of the "
             f"{num_particles} particles."
+        )
+
+
+def warn_of_coarse_positions(num_particles: int) -> None:
+    """Tell that single precision cannot tell so many positions apart."""
+    if num_particles > _POSITIONS and jnp.result_type(float) == jnp.float32:
+        warnings.warn(
+            f"num_particles: resampling in float32 tells {_POSITIONS} positions apart, fewer than the {num_particles} "
+            'particles; offspring are then dealt out in clumps. Use jax.config.update("jax_enable_x64", True), or '
+            "epf.islands(mesh) with fewer on each device.",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 
@@ -247,8 +262,9 @@ def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
 def whole_weights(w: Float[Array, " N"]) -> Int[Array, " N"]:
     """Normalised weights as whole numbers, 2^30 (in double precision 2^61) in all."""
     whole, bits = (jnp.int64, 61) if w.dtype == jnp.float64 else (jnp.int32, 30)
-    # Half the range is left free: rounding of the total must not make the last sums overflow.
-    return (w * 2.0**bits).astype(whole)
+    # Rounded to nearest: cut off, small weights would lose a larger share than large ones. Half the range is left free:
+    # rounding of the total must not make the last sums overflow.
+    return (w * 2.0**bits + 0.5).astype(whole)
 
 
 def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: Float[Array, "*N"]) -> Int[Array, " N"]:
