@@ -72,9 +72,62 @@ def _gpu() -> list[str]:
     return lines
 
 
+def gradient() -> str:
+    """The stored gradients as Markdown: the one-theta-known filter, and the EPF whose theta moves by MH."""
+    stored = json.loads((RESULTS / "accuracy_gradients.json").read_text())
+    size = stored["settings"]
+    lines = [
+        f"Gradients of log Z against Kalman's (linear AR(1), T = {size['steps']}, N = {size['particles']}; "
+        f"{size['runs']} runs; q and r are the noise scales; in brackets the distance in standard errors):",
+        "",
+        "| filter | gradient | of | exact | E[grad Z] / E[Z] | mean of grad log Z | sd of one |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in stored["rows"]:
+        literal = row["filter"].startswith("EPF") and row["gradient"] == "stop-gradient"
+        if row["filter"] == "bootstrap, phi known" or literal:
+            numbers = f"{row['exact']:.2f} | {row['E[grad Z] / E[Z]']:.2f} ({row['in errors']:+.1f}) | "
+            numbers += f"{row['mean of grad log Z']:.2f} | {row['sd of one']:.2f}"
+            lines.append(f"| {row['filter']} | {row['gradient']} | {row['of']} | {numbers} |")
+    lines += ["", *_gradient_cost()]
+    return "\n".join(lines) + "\n"
+
+
+def _gradient_cost() -> list[str]:
+    lines = ["| gradient through | on | remat_every | seconds | over the evidence | temporary memory |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name in ("speed_gradient", "speed_gradient_gpu"):
+        stored = json.loads((RESULTS / f"{name}.json").read_text())
+        size, device = stored["settings"], stored["machine"]["device"]
+        for row in stored["rows"]:
+            if row["what"] == "gradient":
+                lines.append(
+                    f"| T = {size['steps']:,}, N = {size['particles']:,} | {device} | {row['remat_every']} | "
+                    f"{row['seconds']:.2f} | {row['over the evidence']:.1f} x | {row['temporary MiB']:.0f} MiB |"
+                )
+    return lines
+
+
+def capacity() -> str:
+    """The stored limits of one GPU as Markdown."""
+    stored = json.loads((RESULTS / "capacity.json").read_text())
+    here = stored["machine"]
+    gibibytes = stored["settings"]["bytes_limit"] / 2**30
+    lines = [f"The most that fits one GPU ({here['device']}, {gibibytes:.0f} GiB for jax; EPF, Taylor 7, float32):", ""]
+    lines += ["| filters | N | us a step | particle-steps a second |", "|---|---|---|---|"]
+    for row in stored["rows"]:
+        end = "out of memory | " if "stopped by" in row else ""
+        end = end or f"{row['us a step']:.0f} | {row['particle-steps a second']:.1e}"
+        lines.append(f"| {row['filters']:,} | {row['N']:,} | {end} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"accuracy": accuracy, "claims": claims, "speed": speed, "gradient": gradient, "capacity": capacity}
+
+
 def written(text: str) -> str:
     """The README with the tables between their markers."""
-    for name, table in (("accuracy", accuracy), ("claims", claims), ("speed", speed)):
+    for name, table in TABLES.items():
         start, end = (mark.format(name) for mark in MARKS)
         before, rest = text.split(start)
         text = before + start + table() + end + rest.split(end)[1]
