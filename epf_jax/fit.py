@@ -119,7 +119,8 @@ def fit(
         def one(key):
             return run(key, build(z), y, inputs=inputs, levels=(), remat_every=remat_every).log_evidence[-1]
 
-        return -jnp.mean(jax.vmap(one)(keys))
+        # Under vmap both branches of every decision are computed, which one filter alone need not pay for.
+        return -(one(keys[0]) if batch == 1 else jnp.mean(jax.vmap(one)(keys)))
 
     key_steps, key_final = jax.random.split(key)
     ascent = _ascend(loss, z, optimizer, key_steps, batch)

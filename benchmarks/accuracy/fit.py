@@ -12,6 +12,7 @@ root mean square of 1, and nine of ten 90% intervals should hold the truth.
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import time
@@ -31,7 +32,7 @@ from epf_jax import exact
 
 NUM_SERIES, DATA_SEED, FIT_SEED, JUDGE_SEED = 20, 123, 7, 11
 
-SIN = {"steps": 4000, "particles": 200, "optimizer steps": 150, "patience": 40, "learning rate": 0.1, "b2": 0.9}
+SIN = {"steps": 4000, "particles": 200, "optimizer steps": 150, "patience": 60, "learning rate": 0.2, "b2": 0.9}
 SIN_TRUTH, SIN_START, SIN_THETA = {"noise": 1.0, "sensor": 1.0}, {"noise": 2.0, "sensor": 0.4}, 0.7
 SIN_PRIOR = (0.5, 0.5)
 WITHIN = 0.10  # of the truth
@@ -50,6 +51,16 @@ def sinusoid(hyper: dict[str, Any]) -> epf.StateSpaceModel:
     )
 
 
+def by_ratio(hyper: dict[str, Any]) -> dict[str, Any]:
+    """Both scales from their total and their ratio.
+
+    The data tell the sum of the two variances well and its split badly: in the scales themselves the evidence is a
+    narrow ridge across both axes, along which Adam, whose steps are scaled axis by axis, hardly moves.
+    """
+    noise = hyper["total"] / jnp.sqrt(1.0 + hyper["ratio"] ** 2)
+    return {"noise": noise, "sensor": hyper["ratio"] * noise}
+
+
 def sin_data(i: int) -> np.ndarray:
     """The i-th series."""
     key = jax.random.fold_in(jax.random.key(DATA_SEED), i)
@@ -58,23 +69,23 @@ def sin_data(i: int) -> np.ndarray:
 
 def sin_fit(i: int) -> dict[str, Any]:
     """What epf.fit makes of the i-th series."""
-    y = sin_data(i)
+    y, (noise, sensor) = sin_data(i), SIN_START.values()
     start = time.perf_counter()
     fitted = epf.fit(
-        sinusoid,
-        SIN_START,
+        lambda hyper: sinusoid(by_ratio(hyper)),
+        {"total": math.hypot(noise, sensor), "ratio": sensor / noise},
         y,
         key=jax.random.fold_in(jax.random.key(FIT_SEED), i),
         num_particles=SIN["particles"],
         optimizer=optax.adam(
-            optax.cosine_decay_schedule(SIN["learning rate"], SIN["optimizer steps"], alpha=0.1), b2=SIN["b2"]
+            optax.cosine_decay_schedule(SIN["learning rate"], SIN["optimizer steps"], alpha=0.05), b2=SIN["b2"]
         ),
         num_steps=SIN["optimizer steps"],
         patience=SIN["patience"],
         support=dist.constraints.positive,
     )
     return {
-        **{name: float(value) for name, value in fitted.hyper.items()},
+        **{name: float(value) for name, value in by_ratio(fitted.hyper).items()},
         "theta": float(fitted.results.theta.mean["theta"][-1]),
         "theta sd": float(fitted.results.theta.sd["theta"][-1]),
         "optimizer steps": len(fitted.log_evidence),
