@@ -126,3 +126,5 @@ def test_the_plot_has_a_labelled_panel_for_the_log_evidence_and_every_hyper_para
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["estimate: mean of the last steps", "value that made the data"]
     mpl.pyplot.close(figure)
+    with pytest.raises(ValueError, match=r"^truth: expected the structure of hyper"):
+        walk_fit().plot(truth={"sensor": 1.0})

@@ -38,7 +38,7 @@ SIN_PRIOR = (0.5, 0.5)
 WITHIN = 0.10  # of the truth
 
 NEURAL = {"steps": 500, "particles": 100, "optimizer steps": 400, "patience": 50, "learning rate": 0.03, "hidden": 8}
-NEURAL_THETA, NEURAL_NOISE, NEURAL_SENSOR, NEURAL_JUDGES = 0.8, 0.3, 0.3, 1000
+NEURAL_THETA, NEURAL_NOISE, NEURAL_SENSOR, NEURAL_JUDGES = 0.8, 0.3, 0.3, 5000
 
 
 def sinusoid(hyper: dict[str, Any]) -> epf.StateSpaceModel:
