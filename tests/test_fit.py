@@ -37,7 +37,7 @@ def series():
 
 def fitted_walk(**changes):
     options = {"num_particles": 50, "num_steps": 30, "patience": 10, "support": POSITIVE} | changes
-    return epf.fit(changes.pop("model_of", walk), START, series(), **options)
+    return epf.fit(walk, START, series(), **options)
 
 
 @cache
@@ -68,7 +68,7 @@ def test_the_ascent_climbs_and_tells_where_it_was():
 
 
 def test_a_support_keeps_scales_positive_however_long_the_steps():
-    found = fitted_walk(optimizer=optax.sgd(1.0), num_steps=6)
+    found = fitted_walk(optimizer=optax.sgd(1.0), num_steps=6, batch=2)
     assert np.ptp(np.log(found.trace["noise"])) > 2.0
     assert np.all(found.trace["noise"] > 0.0)
     assert found.hyper["noise"] > 0.0

@@ -83,6 +83,7 @@ def sin_fit(i: int) -> dict[str, Any]:
         num_steps=SIN["optimizer steps"],
         patience=SIN["patience"],
         support=dist.constraints.positive,
+        remat_every=16,  # as fast on one core, and sixteen of them share a memory
     )
     return {
         **{name: float(value) for name, value in by_ratio(fitted.hyper).items()},
