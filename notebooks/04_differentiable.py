@@ -164,17 +164,20 @@ plt.show()
 # %%
 gained, best = at_estimate - at_start, float(landscape.max()) - at_start
 theta_mean, theta_sd = fitted.results.theta.mean["theta"][-1], fitted.results.theta.sd["theta"][-1]
+at_best = epf.exact.quadrature(sinusoid({k: float(v) for k, v in estimate.items()}), y, {"theta": thetas}, nodes)
 print(
     f"epf.fit gained {gained:.1f} of log-evidence on its start; the best of the landscape's {landscape.size} points "
-    f"gains {best:.1f}.\nnoise {estimate['noise']:.2f} and sensor {estimate['sensor']:.2f} (both 0.5 in truth), theta "
-    f"{theta_mean:.2f} +- {theta_sd:.2f} (1.5 in truth)"
+    f"gains {best:.1f}.\nnoise {estimate['noise']:.2f} and sensor {estimate['sensor']:.2f} (both 0.5 in truth)\ntheta "
+    f"{theta_mean:.2f} +- {theta_sd:.2f} by the filter, {at_best.mean['theta'][-1]:.2f} +- {at_best.sd['theta'][-1]:.2f} "
+    "exactly, with these scales (1.5 in truth)"
 )
 
 # %% [markdown]
-# **Answer.** Yes: the fit ends at the top of the exact landscape, as near to the truth as the data allow, with theta
-# learned on the way. The gradient to trust is that of stop-gradient resampling: right on average but for a small part of
-# its length, at the price of noise that the mean of the last steps takes out. Plain and soft resampling give gradients
-# of little noise that point elsewhere: here their bias is larger than the gradient itself.
+# **Answer.** Yes: the fit ends at the top of the exact landscape, and theta's posterior there is the exact one with the
+# scales that were found, whose own uncertainty it leaves out. The gradient to trust is that of stop-gradient resampling:
+# right on average but for a small part of its length, at the price of noise that the mean of the last steps takes out.
+# Plain and soft resampling give gradients of little noise that point elsewhere: here their bias is larger than the
+# gradient itself.
 
 # %%
 # The bias left to the stop-gradient scheme is that of a logarithm, O(1/N), and the error of the mean over the keys: noise
@@ -183,3 +186,4 @@ assert off["stop-gradient"] < 0.25
 assert min(off["systematic"], off["soft"]) > 1.0
 assert noise["stop-gradient"] > max(noise["systematic"], noise["soft"])
 assert gained > best - 1.0
+assert abs(theta_mean - at_best.mean["theta"][-1]) < 0.5 * at_best.sd["theta"][-1]
