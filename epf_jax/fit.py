@@ -1,6 +1,6 @@
 r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is learned by the filter.
 
-    model_of = lambda h: epf.models.sinusoid(noise=h["noise"], sensor=h["sensor"])
+    model_of = lambda h: epf.models.sinusoid(noise=h["noise"], observation_noise=h["sensor"])
     fitted = epf.fit(model_of, {"noise": 0.5, "sensor": 1.0}, y, support=dist.constraints.positive)
     fitted.hyper, fitted.results.theta.mean
 
@@ -22,7 +22,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.checks import check_key, check_signature, check_whole_number, numeric_array
+from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
 from epf_jax.differentiable import stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
@@ -102,13 +102,16 @@ def fit(
         check_whole_number(name, number)
     check_remat(remat_every)
     check_signature("model_of", model_of, ("hyper",), returns="an epf.StateSpaceModel")
-    to_hyper, z = _coordinates(hyper, support)
     filter_of = _default_filter(num_particles) if filter_of is None else filter_of
+    check_signature("filter_of", filter_of, ("model",), returns="a filter")
+    optimizer = optax.adam(0.05) if optimizer is None else optimizer
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"optimizer: expected one of optax's, such as optax.adam(0.05), got {brief(optimizer)}.")
+    to_hyper, z = _coordinates(hyper, support)
 
     def build(z):
-        model = model_of(to_hyper(z))
-        check_is_model(model)
-        return check_filter(filter_of(model))
+        model = _returned("model_of", check_is_model, model_of(to_hyper(z)))
+        return _returned("filter_of", check_filter, filter_of(model))
 
     y = check_series(y, build(z), ndim_batch=0)
 
@@ -116,10 +119,11 @@ def fit(
         def one(key):
             return run(key, build(z), y, inputs=inputs, levels=(), remat_every=remat_every).log_evidence[-1]
 
-        return -jnp.mean(jax.vmap(one)(keys))
+        # Under vmap both branches of every decision are computed, which one filter alone need not pay for.
+        return -(one(keys[0]) if batch == 1 else jnp.mean(jax.vmap(one)(keys)))
 
     key_steps, key_final = jax.random.split(key)
-    ascent = _ascend(loss, z, optax.adam(0.05) if optimizer is None else optimizer, key_steps, batch)
+    ascent = _ascend(loss, z, optimizer, key_steps, batch)
     trace, log_evidence, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
     estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *trace[-patience:])
     return Fit(
@@ -161,16 +165,17 @@ def _until_flat(
     values: list[float] = []
     num_lost = lost_in_a_row = 0
     with tqdm(total=num_steps, unit="step", desc="fitting", disable=not progress) as bar:
-        for z, log_evidence, finite in itertools.islice(ascent, num_steps):
+        for i, (z, log_evidence, finite) in enumerate(itertools.islice(ascent, num_steps)):
             bar.update()
             bar.set_postfix(log_evidence=f"{log_evidence:.2f}")
             lost_in_a_row = 0 if finite else lost_in_a_row + 1
             num_lost += not finite
-            if lost_in_a_row == _MOST_LOST:
+            if lost_in_a_row == min(_MOST_LOST, num_steps):
                 raise ValueError(
-                    f"The log-evidence, or its gradient, was not finite at {_MOST_LOST} steps in a row (first at step "
-                    f"{len(values)}). Likely causes: hyper outside what the model allows (give `support`), steps that "
-                    "are too long (`optimizer=optax.adam(0.01)`), or observations that the model rules out there."
+                    f"The log-evidence, or its gradient, was not finite at {lost_in_a_row} steps in a row (from step "
+                    f"{i + 1 - lost_in_a_row} on). Likely causes: hyper outside what the model allows (give "
+                    "`support`), steps that are too long (`optimizer=optax.adam(0.01)`), or observations that the "
+                    "model rules out there."
                 )
             if finite:
                 trace.append(z)
@@ -186,6 +191,15 @@ def _is_flat(values: list[float], patience: int) -> bool:
     earlier, recent = np.array(values[-2 * patience : -patience]), np.array(values[-patience:])
     error = math.sqrt((earlier.var() + recent.var()) / patience)
     return bool(recent.mean() - earlier.mean() < 2.0 * error)
+
+
+def _returned(name: str, check: Callable, value: Any) -> Any:
+    """What the user's function returned, or an error that names the function."""
+    try:
+        check(value)
+    except TypeError as error:
+        raise TypeError(f"{name}: it returned the wrong thing. {error}") from error
+    return value
 
 
 def _default_filter(num_particles: int) -> Callable[[StateSpaceModel], Filter]:
@@ -210,7 +224,8 @@ def _coordinates(hyper: Any, support: Any) -> tuple[Callable[[Any], Any], Any]:
         constraints = [support] * len(leaves)
     else:
         constraints = jax.tree.leaves(support, is_leaf=is_leaf)
-        if len(constraints) != len(leaves) or not all(map(is_leaf, constraints)):
+        structure: Any = jax.tree.structure(support, is_leaf=is_leaf)
+        if structure != treedef or not all(map(is_leaf, constraints)):
             raise ValueError(
                 f"support: expected one of numpyro's constraints, or a pytree of them like hyper ({treedef}), got "
                 f"{support!r}."

@@ -121,12 +121,15 @@ def plot_fit(fitted: Any, *, truth: Any = None, title: str | None = None) -> Any
     plt = _pyplot()
     named = jax.tree_util.tree_leaves_with_path(fitted.trace)
     found = jax.tree.leaves(fitted.hyper)
+    expected: Any = jax.tree.structure(fitted.hyper)
+    if truth is not None and jax.tree.structure(truth) != expected:
+        raise ValueError(f"truth: expected the structure of hyper, {expected}, got {truth!r}.")
     truths = [None] * len(found) if truth is None else jax.tree.leaves(truth)
     figure, axes = plt.subplots(1 + len(named), 1, figsize=(9, 1 + 1.9 * (1 + len(named))), sharex=True)
     axes[0].plot(fitted.log_evidence, color=_FILTER, linewidth=1.0)
     axes[0].set_ylabel("log-evidence")
     for ax, (path, trace), last, true in zip(axes[1:], named, found, truths, strict=True):
-        name = "".join(str(getattr(p, "key", getattr(p, "idx", p))) for p in path) or "hyper"
+        name = ".".join(str(getattr(p, "key", getattr(p, "idx", p))) for p in path) or "hyper"
         flat = np.asarray(trace).reshape(len(trace), -1)
         if flat.shape[1] > 8:
             ax.plot(np.linalg.norm(flat - flat[0], axis=1), color=_FILTER)

@@ -1,4 +1,4 @@
-"""Every accuracy table, in turn."""
+"""Every accuracy table in turn, but that of `fit`, which is best run by many processes: see there."""
 
 from benchmarks.accuracy import ar1, evidence, sinusoid, star
 
