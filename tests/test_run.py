@@ -1,8 +1,5 @@
 """Claims about running: progress, history, replication, memory."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,33 +78,6 @@ def test_old_style_keys_work_as_new_ones_do():
 def test_lists_and_numpy_arrays_are_observations_too():
     results = epf.run(KEY, FILTER, [float(v) for v in Y])
     np.testing.assert_array_equal(results.log_evidence, epf.run(KEY, FILTER, np.asarray(Y)).log_evidence)
-
-
-TWO_DEVICES = """
-import jax
-jax.config.update("jax_num_cpu_devices", 2)
-import numpy as np, epf_jax as epf
-assert jax.device_count() == 2
-model = epf.models.sinusoid()
-_, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 5)
-filter_ = epf.extended_parameter_filter(model, 20, statistic=epf.taylor(model, 3))
-keys = jax.random.split(jax.random.key(1), 3)  # not a multiple of two
-dealt = epf.replicate(keys, filter_, y)
-for i, key in enumerate(keys):
-    alone = epf.run(key, filter_, y)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[i], b, rtol=1e-5, atol=1e-6),
-                 dealt._replace(levels=None), alone._replace(levels=None))
-np.save(__import__("sys").argv[1], np.asarray(dealt.theta.mean["theta"]))
-"""
-
-
-def test_runs_dealt_out_over_two_devices_are_those_of_one_to_the_last_bit(tmp_path):
-    two, one = tmp_path / "two.npy", tmp_path / "one.npy"
-    single = TWO_DEVICES.replace('"jax_num_cpu_devices", 2', '"jax_num_cpu_devices", 1').replace("== 2", "== 1")
-    for code, path in ((TWO_DEVICES, two), (single, one)):
-        found = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stderr[-2000:]
-    np.testing.assert_array_equal(np.load(two), np.load(one))
 
 
 def test_compiled_programs_are_kept_in_the_folder_that_one_names(tmp_path):
