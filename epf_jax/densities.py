@@ -1,17 +1,16 @@
 """Densities and draws of one distribution or of a cloud of them: missing components, batched draws."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
 from epf_jax.gaussian import masked_normal_log_prob, moments
+from epf_jax.guards import guarded
 from epf_jax.random import threefry
 
 
@@ -90,28 +89,6 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
             drawn = None
         if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
-            return _guarded(many).sample(key)
+            return guarded(many).sample(key)
     keys = jax.random.split(key, num)
-    return jax.vmap(lambda key, row: _guarded(distribution(*row)).sample(key))(keys, batched)
-
-
-def _guarded(d: Any) -> Any:
-    return d if getattr(d, "has_rsample", True) else _refuse_gradients(type(d).__name__, d)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _refuse_gradients(name: str, d: Any) -> Any:
-    return d
-
-
-def _refuse(name, primals, tangents):
-    if any(not isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(tangents)):
-        raise TypeError(
-            f"A gradient was asked for through draws of states from a {name}, which have none: jax.grad would leave "
-            f"their share out without a word. Differentiate with respect to numbers that do not reach the {name}, "
-            "or replace it by a distribution whose draws can be reparameterised, such as a Normal."
-        )
-    return primals[0], tangents[0]
-
-
-_refuse_gradients.defjvp(_refuse, symbolic_zeros=True)
+    return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)

@@ -9,7 +9,8 @@ resampling needs particles of other devices. So the resampling scheme says where
 
 - `across_devices(mesh)`: systematic resampling of all particles together. Each device counts the offspring of its own
   particles, given the others' total weights, and the particles then go round in a ring: device d keeps of each
-  block that passes what its own places descend from. No device ever holds more than two blocks.
+  block that passes what its own places descend from. A device holds four blocks at the most: the old one, the one that
+  passes, and the new one, twice.
 - `islands(mesh)`: each device resamples its own particles, and keeps its share of the weight. Only sums are exchanged,
   until the shares are so uneven that few devices matter: then one step resamples across all.
 
@@ -30,10 +31,12 @@ from epf_jax.resampling import (
     Resampler,
     Selection,
     ancestors_of_counts,
+    check_resampler,
+    is_share,
     offspring_up_to,
+    replaced,
     running_sum,
     systematic,
-    unless_collapsed,
     warn_of_coarse_positions,
     whole_weights,
 )
@@ -65,15 +68,7 @@ class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
 
         w = jax.lax.stop_gradient(weighing.weights)  # ancestors are whole numbers
         fetched, ancestors = _on_each(self.mesh, on_each)(u, w, particles)
-        chosen = Selection(
-            particles=fetched,
-            log_weights=uniform_log_weights(n),
-            ancestors=ancestors,
-            resampled=jnp.array(True),
-            ess=weighing.ess,
-            log_increment=jnp.zeros_like(weighing.ess),
-        )
-        return unless_collapsed(weighing, chosen, particles)
+        return replaced(weighing, particles, fetched, uniform_log_weights(n), ancestors)
 
     def check(self, num_particles: int) -> None:
         """Refuse a mesh that does not divide the particles."""
@@ -118,27 +113,24 @@ class islands:  # noqa: N801
 
         def on_each(key, log_weights, particles):
             island = jax.lax.axis_index(axis)
-            ancestors = self.scheme(jax.random.fold_in(key, island), log_weights)
-            share = jax.nn.logsumexp(log_weights)
+            dead = jnp.max(log_weights) == -jnp.inf  # an island without weight stays so; its numbers must not be NaN
+            alive = jnp.where(dead, 0.0, log_weights)
+            ancestors = self.scheme(jax.random.fold_in(key, island), alive)
+            share = jnp.where(dead, -jnp.inf, jax.nn.logsumexp(alive))
             gathered = jax.tree.map(lambda leaf: leaf[ancestors], particles)
             return gathered, jnp.full(local, share - jnp.log(local)), ancestors + island * local
 
         gathered, log_weights, ancestors = _on_each(self.mesh, on_each)(key, weighing.log_weights, particles)
-        selection = Selection(
-            particles=gathered,
-            log_weights=log_weights,
-            ancestors=ancestors,
-            resampled=jnp.array(True),
-            ess=weighing.ess,
-            log_increment=jnp.zeros_like(weighing.ess),
-        )
-        return unless_collapsed(weighing, selection, particles)
+        return replaced(weighing, particles, gathered, log_weights, ancestors)
 
     def check(self, num_particles: int) -> None:
         """Refuse a mesh that does not divide the particles, and a scheme that does more than name ancestors."""
         _check_mesh(self.mesh, num_particles)
-        if not 0.0 <= self.exchange_below <= 1.0:
+        if not is_share(self.exchange_below):
             raise ValueError(f"exchange_below: expected a share of the islands, 0 to 1, got {self.exchange_below!r}.")
+        check_resampler(self.scheme, num_particles // self.mesh.size)
+        if self.exchange_below > 0:
+            warn_of_coarse_positions(num_particles)
         if hasattr(self.scheme, "select"):
             raise TypeError(
                 f"scheme: islands resample by a plain scheme such as epf.systematic, got {self.scheme!r}. To resample "

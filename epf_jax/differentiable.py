@@ -8,7 +8,7 @@ of `epf.systematic` and its like under `jax.grad`. The schemes here wrap a plain
   :math:`w_a / \bot(w_a)`, whose value is 1 (:math:`\bot` stops gradients). For any fixed ancestors the evidence is then
   an unbiased estimate at every nearby parameter, so its gradient is unbiased, too: :math:`E[\nabla\hat Z] = \nabla Z`.
 - `soft_resampling` (Karkus, Hsu and Lee 2018): ancestors are drawn from a mixture of the weights and equal ones, and
-  keep the ratio as their weight; biased, less so the more equal the mixture.
+  keep the ratio as their weight, gradient and all; biased, between the plain scheme and the one above.
 - `transport_resampling` (Corenflos, Thornton, Deligiannidis and Doucet 2021): no particle is chosen, all are moved to
   equally weighted places by entropy-regularised optimal transport; biased, and smooth in every parameter.
 
@@ -28,12 +28,15 @@ from epf_jax.resampling import (
     Resampler,
     Selection,
     check_resampler,
+    is_share,
+    keep,
+    replaced,
     resampler_name,
     select,
     systematic,
-    unless_collapsed,
+    unless,
 )
-from epf_jax.weights import Weighing, mean_and_sd, uniform_log_weights
+from epf_jax.weights import Weighing, counted, mean_and_sd, uniform_log_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +53,27 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
         """What the scheme selects, its weights multiplied by factors of one that carry the gradient."""
         chosen = select(key, self.scheme, weighing, (particles, weighing.log_weights), place)
         particles, earned = chosen.particles
-        factors = jnp.where(chosen.resampled & (earned > -jnp.inf), earned, 0.0)
-        log_weights = chosen.log_weights + _only_gradient(factors)
+        # With whatever probability p_a an ancestor was chosen, its weight is w_a / p_a: only w_a has a gradient.
+        fixed = jax.lax.stop_gradient(chosen.log_weights)
+        log_weights = fixed + _only_gradient(jnp.where(earned > -jnp.inf, earned, 0.0))
         log_total = _only_gradient(jax.nn.logsumexp(log_weights))
         return chosen._replace(
             particles=particles,
-            log_weights=log_weights - log_total,
-            log_increment=chosen.log_increment + log_total,
+            log_weights=jnp.where(chosen.resampled, log_weights - log_total, chosen.log_weights),
+            log_increment=jax.lax.stop_gradient(chosen.log_increment) + jnp.where(chosen.resampled, log_total, 0.0),
         )
 
     def check(self, num_particles: int) -> None:
-        """Refuse a scheme that is none."""
+        """Refuse a scheme that is none, or that chooses no ancestors."""
         check_resampler(self.scheme, num_particles)
+        inner = self.scheme
+        while inner is not None:
+            if isinstance(inner, transport_resampling):
+                raise TypeError(
+                    "scheme: transport_resampling moves particles and chooses no ancestors, whose weights could carry "
+                    "a gradient; it has its own. Use it by itself."
+                )
+            inner = getattr(inner, "scheme", None)
 
     @property
     def name(self) -> str:
@@ -82,7 +94,7 @@ class soft_resampling:  # noqa: N801
     scheme: Resampler = systematic
 
     def __post_init__(self):
-        if not (isinstance(self.alpha, (int, float)) and 0.0 <= self.alpha < 1.0):
+        if not (is_share(self.alpha) and self.alpha < 1.0):
             raise ValueError(
                 f"alpha: expected the share of the weights in the mixture, at least 0 and less than 1, got "
                 f"{self.alpha!r}. At 1 it is the plain scheme."
@@ -98,8 +110,11 @@ class soft_resampling:  # noqa: N801
         selected, log_ratios = drawn.particles
         log_total = jax.nn.logsumexp(log_ratios) - jnp.log(n)
         corrected = log_ratios - jnp.log(n) - log_total
-        chosen = drawn._replace(particles=selected, log_weights=corrected, log_increment=log_total)
-        return unless_collapsed(weighing, chosen, particles)
+        # The total is one on average, whatever the parameters are: its gradient is noise, and biased noise at that.
+        log_increment = jax.lax.stop_gradient(log_total)
+        chosen = drawn._replace(particles=selected, log_weights=corrected, log_increment=log_increment)
+        lost = log_total == -jnp.inf  # none of the particles that have weight was drawn
+        return unless(weighing.collapsed | lost, chosen, keep(weighing, particles))
 
     def check(self, num_particles: int) -> None:
         """Refuse a scheme that is none, or that decides for itself whether to resample."""
@@ -121,8 +136,9 @@ class transport_resampling:  # noqa: N801
     r"""Move all particles to equally weighted places by optimal transport (Corenflos et al. 2021). Needs `ott-jax`.
 
     The plan P between the weighted cloud and the same places with equal weights minimises the squared distance of
-    states and parameters, in units of the cloud's standard deviations, less `epsilon` times its entropy; particle j
-    becomes :math:`N \sum_i P_{ij} x_i`, and so do its parameters and its statistic. O(N^2) a step.
+    states and parameters, in units of the cloud's standard deviations before it was weighed, less `epsilon` times its
+    entropy; particle j becomes :math:`N \sum_i P_{ij} x_i`, and so do its parameters and its statistic. The mean stays;
+    the spread shrinks, the more so the fewer of those units the weighted cloud is wide. O(N^2) a step.
 
     Args:
         epsilon: how blurred the plan is; as it grows, all particles move to the mean. Gradients grow wild well below
@@ -142,16 +158,10 @@ class transport_resampling:  # noqa: N801
         """The particles moved, each its own ancestor, all of the same weight."""
         log_weights = weighing.log_weights
         n = log_weights.shape[0]
-        plan = self._plan(weighing.weights, _coordinates(place, log_weights))
-        chosen = Selection(
-            particles=jax.tree.map(lambda leaf: _moved(plan, leaf), particles),
-            log_weights=uniform_log_weights(n),
-            ancestors=jnp.arange(n, dtype=jnp.int32),
-            resampled=jnp.array(True),
-            ess=weighing.ess,
-            log_increment=jnp.zeros_like(weighing.ess),
-        )
-        return unless_collapsed(weighing, chosen, particles)
+        plan = self._plan(weighing.weights, _coordinates(place, weighing))
+        moved = jax.tree.map(lambda leaf: _moved(plan, leaf, weighing.weights), particles)
+        ancestors = jnp.arange(n, dtype=jnp.int32)
+        return replaced(weighing, particles, moved, uniform_log_weights(n), ancestors)
 
     def _plan(self, w: Float[Array, " N"], at: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Row j: the shares of all particles in the j-th new one."""
@@ -178,23 +188,25 @@ def _only_gradient(x: Array) -> Array:
     return x - jax.lax.stop_gradient(x)
 
 
-def _coordinates(place: Any, log_weights: Float[Array, " N"]) -> Float[Array, "N d"]:
-    """Where the particles lie, in units of the cloud's standard deviations."""
+def _coordinates(place: Any, weighing: Weighing) -> Float[Array, "N d"]:
+    """Where the particles lie, in units of the cloud's standard deviations; those of no weight lie at the mean."""
     columns = []
     for leaf in jax.tree.leaves(place):
-        _, sd = mean_and_sd(leaf, log_weights)
-        unit = jax.lax.stop_gradient(jnp.where(sd > 0, sd, 1.0))
-        columns.append((leaf / unit).reshape(leaf.shape[0], -1))
+        leaf = leaf.reshape(leaf.shape[0], -1)
+        mean, _ = mean_and_sd(leaf, weighing.log_weights)
+        leaf = jnp.where(weighing.weights[:, None] > 0, leaf, mean)
+        sd = jnp.std(jax.lax.stop_gradient(leaf), axis=0)
+        columns.append(leaf / jnp.where(sd > 0, sd, 1.0))
     return jnp.concatenate(columns, axis=1)
 
 
-def _moved(plan: Float[Array, "N N"], leaf: Array) -> Array:
+def _moved(plan: Float[Array, "N N"], leaf: Array, w: Float[Array, " N"]) -> Array:
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         raise TypeError(
             f"resample: transport_resampling moves particles to weighted means of others, and there are none of "
-            f"{leaf.dtype} states. Use epf.stop_gradient_resampling()."
+            f"{leaf.dtype} numbers (states, or a statistic's). Use epf.stop_gradient_resampling()."
         )
-    return jnp.tensordot(plan, leaf, axes=1)
+    return jnp.tensordot(plan, counted(leaf, w), axes=1)
 
 
 def _ott() -> Any:

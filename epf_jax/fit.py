@@ -6,7 +6,8 @@ r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is lear
 
 Every step runs the filter with fresh random numbers and follows the gradient of its log-evidence (empirical Bayes, or
 maximum likelihood where the prior is empty). The gradient is that of `epf.stop_gradient_resampling` unless the filter
-says otherwise: `differentiable.py` tells what it leaves out.
+says otherwise: `differentiable.py` tells what it leaves out. Its length has heavy tails over long series; gradients
+many times as long as the usual one are shortened before the optimizer sees them.
 """
 
 import itertools
@@ -37,10 +38,11 @@ class Fit(NamedTuple):
     """Learned hyper-parameters.
 
     Attributes:
-        hyper: the estimate: the mean of the last `patience` steps, in unconstrained coordinates.
+        hyper: the estimate: the mean of the last `patience` steps (of the second half, where that is less), in
+            unconstrained coordinates.
         log_evidence: the filter's log-evidence at every step.
         trace: hyper before every step, a pytree like it with the steps along a leading axis.
-        stopped_early: whether the log-evidence had stopped rising before `num_steps` were spent.
+        stopped_early: whether no rise of the log-evidence was seen beyond its noise, before `num_steps` were spent.
         num_lost: steps whose gradient was not finite, and was passed over.
         results: the filter's run with the estimate.
     """
@@ -88,7 +90,7 @@ def fit(
         num_particles: of the default filter.
         optimizer: any of optax's; `optax.adam(0.05)` by default.
         num_steps: the most steps of the optimizer.
-        patience: stop when the mean log-evidence of this many steps is not above that of as many before by twice its
+        patience: every so many steps, stop if their mean log-evidence is not above that of as many before by twice its
             standard error.
         batch: filters per step, with keys of their own, whose gradients are averaged.
         support: numpyro's constraints: one for all, or a pytree like hyper (None for a real number):
@@ -125,7 +127,8 @@ def fit(
     key_steps, key_final = jax.random.split(key)
     ascent = _ascend(loss, z, optimizer, key_steps, batch)
     trace, log_evidence, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
-    estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *trace[-patience:])
+    last = trace[-min(patience, max(len(trace) // 2, 1)) :]
+    estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *last)
     return Fit(
         hyper=to_hyper(estimate),
         log_evidence=np.array(log_evidence),
@@ -140,6 +143,7 @@ def _ascend(
     loss: Callable, z: Any, optimizer: optax.GradientTransformation, key: PRNGKeyArray, batch: int
 ) -> Iterator[tuple[Any, float, bool]]:
     """Coordinates, log-evidence and whether its gradient was finite, step after step without end."""
+    optimizer = optax.chain(_shorten_outliers(), optimizer)
 
     @jax.jit
     def update(z, carried, key):
@@ -155,6 +159,26 @@ def _ascend(
         before = z
         z, carried, log_evidence, finite = update(z, carried, jax.random.fold_in(key, i))
         yield before, float(log_evidence), bool(finite)
+
+
+def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.GradientTransformation:
+    """Gradients no longer than so many times the usual one, the geometric mean of those before.
+
+    One path that a small change of hyper throws far off makes a gradient many times as long as the others, and an
+    optimizer that scales its steps by past gradients would then stand still for a long time.
+    """
+
+    def init(z):
+        return jnp.full((), jnp.nan)  # of the logarithm; nothing is usual yet
+
+    def update(gradient, usual, z=None):
+        length = jnp.log(optax.global_norm(gradient))
+        usual = jnp.where(jnp.isfinite(usual), usual, length)
+        shorter = jnp.minimum(length, usual + math.log(times))
+        gradient = jax.tree.map(lambda leaf: leaf * jnp.exp(shorter - length), gradient)
+        return gradient, memory * usual + (1.0 - memory) * shorter
+
+    return optax.GradientTransformation(init, update)
 
 
 def _until_flat(
@@ -186,7 +210,7 @@ def _until_flat(
 
 
 def _is_flat(values: list[float], patience: int) -> bool:
-    if len(values) < 2 * patience:
+    if len(values) < 2 * patience or len(values) % patience:  # asked once every `patience` steps
         return False
     earlier, recent = np.array(values[-2 * patience : -patience]), np.array(values[-patience:])
     error = math.sqrt((earlier.var() + recent.var()) / patience)

@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.checks import brief
+from epf_jax.guards import guarded
 
 Theta = Any
 """A pytree with the prior's structure."""
@@ -193,7 +194,7 @@ def _inverse(leaf: _Leaf, value):
 
 def _draws(d, key, num):
     if isinstance(d, dist.Distribution):
-        return jnp.asarray(d.sample(key, (num,)), float)
+        return jnp.asarray(guarded(d).sample(key, (num,)), float)
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
 
 

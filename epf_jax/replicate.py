@@ -41,7 +41,7 @@ def replicate(
     Args:
         keys: B random keys, `jax.random.split(key, B)`.
         filter_: the filter; with `hyper`, a function that builds it, such as
-            `lambda h: epf.bootstrap_filter(model_of(h), 100)`.
+            `lambda h: epf.bootstrap_filter(model_of(h), 100)`. Keep the function: another is compiled anew.
         y: one series for all keys, or B series of one length along the first axis, one per key. Shorter series are
             padded with NaN at the end, missing values, and their results read at their own last observation.
         hyper: what `filter_` is called with: a pytree of arrays with a leading axis of length B, one entry per run.

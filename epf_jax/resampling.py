@@ -73,7 +73,7 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
     scheme: Resampler = systematic
 
     def __post_init__(self):
-        if not _is_share(self.fraction):
+        if not is_share(self.fraction):
             raise ValueError(
                 "when_ess_below: fraction is a share of the number of particles, expected 0 to 1, got "
                 f"{self.fraction!r}."
@@ -153,9 +153,19 @@ def keep(weighing: Weighing, particles: Any) -> Selection:
     return Selection(particles, log_weights, everyone, jnp.array(False), weighing.ess, jnp.zeros_like(weighing.ess))
 
 
-def unless_collapsed(weighing: Weighing, chosen: Selection, particles: Any) -> Selection:
-    """What was chosen, or everything as it was where every weight is zero."""
-    return jax.tree.map(lambda new, old: jnp.where(weighing.collapsed, old, new), chosen, keep(weighing, particles))
+def replaced(weighing: Weighing, particles: Any, chosen: Any, log_weights: Array, ancestors: Ancestors) -> Selection:
+    """The chosen particles with their weights, or everything as it was where every weight is zero."""
+    none = jnp.zeros_like(weighing.ess)
+    return unless(
+        weighing.collapsed,
+        Selection(chosen, log_weights, ancestors, jnp.array(True), weighing.ess, none),
+        keep(weighing, particles),
+    )
+
+
+def unless(condition: Any, chosen: Selection, kept: Selection) -> Selection:
+    """What was chosen, or what was kept where the condition holds."""
+    return jax.tree.map(lambda new, old: jnp.where(condition, old, new), chosen, kept)
 
 
 def _ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing) -> Any:
@@ -218,13 +228,14 @@ def warn_of_coarse_positions(num_particles: int) -> None:
         warnings.warn(
             f"num_particles: resampling in float32 tells {_POSITIONS} positions apart, fewer than the {num_particles} "
             'particles; offspring are then dealt out in clumps. Use jax.config.update("jax_enable_x64", True), or '
-            "epf.islands(mesh) with fewer on each device.",
+            "epf.islands(mesh, exchange_below=0) with fewer on each device.",
             RuntimeWarning,
             stacklevel=4,
         )
 
 
-def _is_share(fraction: Any) -> bool:
+def is_share(fraction: Any) -> bool:
+    """Whether it is a number from 0 to 1."""
     try:
         return bool(0.0 <= fraction <= 1.0)
     except TypeError:
@@ -253,7 +264,7 @@ def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
     Read the other way round, in O(N): particle i and those before it have m_i = floor(N c_i + u) offspring, c_i the
     cumulative weight, so that the ancestor of offspring j is the number of particles with m_i <= j: a histogram of m
     and its running sum. Weights are summed as whole numbers, 2^30 in all, since a running sum of a million small floats
-    drifts; a weight below 2^-30 of the total counts as zero.
+    drifts; a weight below 2^-31 of the total counts as zero.
     """
     counts = running_sum(whole_weights(w))
     return ancestors_of_counts(offspring_up_to(counts, counts[-1], w.shape[0], u))

@@ -36,6 +36,11 @@ class History(NamedTuple):
     def num_distinct_ancestors(self) -> Int[np.ndarray, " T"]:
         """How many particles of each generation t = 1..T have descendants among the last: 1 once all paths are one."""
         ancestors = np.asarray(self.ancestors)
+        if ancestors.ndim != 2:
+            raise ValueError(
+                f"history: expected that of one run, with ancestors of shape (T, N), got {ancestors.shape}. Take one "
+                "run of a batch: jax.tree.map(lambda a: a[0], results.history)."
+            )
         lineage = np.arange(ancestors.shape[1])
         counts = []
         for row in ancestors[::-1]:

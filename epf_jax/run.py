@@ -158,7 +158,8 @@ def check_filter(filter_: Any) -> Filter:
     if not isinstance(filter_, Filter):
         raise TypeError(
             f"filter_: expected a filter such as epf.extended_parameter_filter(model, num_particles=1000), got "
-            f"{type(filter_).__name__}. The arguments are (key, filter, y)."
+            f"{type(filter_).__name__}. The arguments are (key, filter, y); only with hyper= does replicate take a "
+            "function that builds filters."
         )
     return filter_
 

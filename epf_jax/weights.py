@@ -80,7 +80,7 @@ def _weights(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
 def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation over the particles."""
     w = _weights(log_weights)
-    values = _counted(values.astype(w.dtype), w)
+    values = counted(values.astype(w.dtype), w)
     mean = jnp.tensordot(w, values, axes=1)
     variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
     return mean, _sqrt(variance)
@@ -125,13 +125,13 @@ def _quantiles_jvp(primals, tangents):
     """
     (v, w, levels), (dv, dw, _) = primals, tangents
     q = _quantiles(v, w, levels)
-    counted = _counted(v, w)
-    sd = _sqrt(w @ jnp.square(counted - w @ counted))
+    v = counted(v, w)
+    sd = _sqrt(w @ jnp.square(v - w @ v))
     width = jnp.where(sd > 0, 1.06 * sd * jnp.sum(w**2) ** 0.2, 1.0)
-    kernel = w * jnp.exp(-0.5 * jnp.square((counted - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
+    kernel = w * jnp.exp(-0.5 * jnp.square((v - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
     below = jnp.where(v <= q[:, None], 1.0, 0.0)
     density = jnp.sum(kernel, axis=1)
-    return q, (kernel @ dv - below @ dw) / jnp.where(density > 0, density, 1.0)
+    return q, (kernel @ counted(dv, w) - below @ dw) / jnp.where(density > 0, density, 1.0)
 
 
 class Population(NamedTuple):
@@ -147,7 +147,7 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
     """
     w = _weights(log_weights)
-    z = _counted(z, w)
+    z = counted(z, w)
     mean = w @ z
     centred = z - mean
     # Sums of products, not a matrix product: with this many rows and so few columns XLA's is slow on a CPU.
@@ -155,7 +155,7 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     return Population(mean, cholesky(covariance))
 
 
-def _counted(values, w):
+def counted(values: Float[Array, "N *d"], w: Float[Array, " N"]) -> Float[Array, "N *d"]:
     """Zeros where the weight is zero: such a particle may be infinite, and must not count."""
     return jnp.where((w > 0).reshape((-1,) + (1,) * (values.ndim - 1)), values, 0.0)
 

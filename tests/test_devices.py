@@ -68,9 +68,7 @@ def test_evidence_and_posterior_are_exact_within_monte_carlo_error(told, name):
     # Twelve keys: four standard errors each, the evidence as a ratio, whose mean is one.
     assert abs(ratio.mean() - 1.0) < 4 * ratio.std(ddof=1) / np.sqrt(len(ratio))
     assert abs(last[:, 1].mean() - float(posterior.mean["phi"][-1])) < 4 * errors[1]
-    assert (
-        abs(last[:, 2].mean() - float(posterior.sd["phi"][-1])) < 4 * errors[2] + 0.01
-    )  # a sample's sd is low by 1/4N
+    assert abs(last[:, 2].mean() - float(posterior.sd["phi"][-1])) < 4 * errors[2]
 
 
 def test_every_device_holds_its_share_of_the_particles(told):
@@ -156,5 +154,6 @@ def test_one_filter_runs_across_two_processes():
     alone = subprocess.run(script, capture_output=True, text=True, check=True, env=environment()).stdout
     numbers = [np.array(re.findall(r"-?\d+\.\d+", said), float) for said in (ended[0][0], alone)]
     assert "on 2 devices" in ended[0][0]
-    # theta, its sd and the log-evidence; systematic resampling across devices is that of one but for rounding.
+    # theta, its sd and the log-evidence: the same ancestors but for rounding. One flipped ancestor of 200 moves a mean by
+    # about sd / 200 = .001, and 5 steps may flip a few.
     np.testing.assert_allclose(numbers[0], numbers[1], atol=0.02)

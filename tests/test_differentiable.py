@@ -52,6 +52,47 @@ def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_
     assert np.max(np.abs(errors(epf.systematic))) > 10.0
 
 
+MESH = jax.make_mesh((1,), ("particles",))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [epf.systematic, epf.soft_resampling(), epf.islands(MESH, 0.0), epf.when_ess_below(0.99)],
+    ids=["systematic", "soft", "islands", "now and then"],
+)
+def test_stop_gradients_are_unbiased_around_any_scheme_that_chooses_ancestors(scheme):
+    base = jnp.asarray(np.random.default_rng(0).normal(size=8))
+
+    def estimate(a, key):
+        weighing = reweight(uniform_log_weights(8), a * base)
+        chosen = select(key, epf.stop_gradient_resampling(scheme), weighing, X * (1 + a))
+        return jnp.exp(weighing.log_increment + chosen.log_increment) * jnp.exp(chosen.log_weights) @ chosen.particles
+
+    wanted = float(jax.grad(lambda a: jnp.mean(jnp.exp(a * base) * X * (1 + a)))(1.0))
+    slopes = jax.jit(lambda keys: jax.lax.map(lambda key: jax.grad(estimate)(1.0, key), keys))(
+        jax.random.split(KEY, 4000)
+    )
+    assert abs(float(slopes.mean()) - wanted) < 3.5 * float(slopes.std()) / np.sqrt(4000)  # p < 5e-4 each, seed fixed
+
+
+def test_an_island_without_weight_has_finite_gradients():
+    def mean(a):
+        weighing = reweight(uniform_log_weights(8), jnp.where(X < 2, -jnp.inf, a * X / 8))
+        chosen = select(KEY, epf.islands(MESH, 0.0), weighing, X)
+        return jnp.exp(chosen.log_weights) @ chosen.particles + chosen.log_increment
+
+    assert np.isfinite(jax.grad(mean)(1.0))
+
+
+def test_soft_resampling_that_draws_no_particle_of_weight_keeps_them_all():
+    weighing = reweight(uniform_log_weights(8), jnp.where(X == 3, 0.0, -jnp.inf))
+    drawn = jax.vmap(lambda key: select(key, epf.soft_resampling(0.1, epf.multinomial), weighing, X))(
+        jax.random.split(KEY, 100)
+    )
+    assert not np.any(np.isnan(drawn.log_weights))
+    assert 0 < int(drawn.resampled.sum()) < 100  # a share of (1 - .2125)^8 = .15 draws none
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIR", "Storvik, bootstrap"])
 def test_the_gradient_with_respect_to_the_prior_is_kalmans_too(name, x64):
@@ -165,15 +206,23 @@ def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
     np.testing.assert_allclose(jnp.sum(jnp.exp(drawn.log_weights), axis=1), 1.0, rtol=1e-5)
 
 
-def test_transport_keeps_the_mean_and_leaves_equal_weights():
-    moved = select(KEY, epf.transport_resampling(), WEIGHING, (X, {"theta": X[:, None]}))
-    wanted = float(jnp.sum(jnp.exp(WEIGHING.log_weights) * X))
-    # Sinkhorn's last half-step makes the new weights equal exactly, and the old ones to its tolerance.
-    np.testing.assert_allclose(moved.particles[0].mean(), wanted, rtol=1e-2)
+@pytest.mark.parametrize("y", [0.0, 1.5])
+def test_transport_keeps_the_mean_of_a_sharply_weighted_cloud_and_leaves_equal_weights(y):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=100))
+    weighing = reweight(uniform_log_weights(100), -0.5 * ((y - x) / 0.1) ** 2)  # SIN's ratio of noises
+    moved = select(KEY, epf.transport_resampling(), weighing, (x, {"theta": x[:, None]}))
+    mean = float(weighing.weights @ x)
+    sd = float(jnp.sqrt(weighing.weights @ (x - mean) ** 2))
+    # Sinkhorn's last half-step makes the new weights equal; the old ones it meets to 1e-3, ott's threshold.
+    assert abs(float(moved.particles[0].mean()) - mean) < 1e-3 * sd + 1e-5
+    assert float(moved.particles[0].std()) < sd  # blurred, never spread out
     np.testing.assert_allclose(moved.particles[1]["theta"][:, 0], moved.particles[0], rtol=1e-6)
-    np.testing.assert_allclose(moved.log_weights, -np.log(8), rtol=1e-6)
-    spread = float(jnp.sqrt(jnp.sum(jnp.exp(WEIGHING.log_weights) * (X - wanted) ** 2)))
-    assert 0.4 * spread < float(moved.particles[0].std()) < spread  # blurred, but not to a point
+    np.testing.assert_allclose(moved.log_weights, -np.log(100), rtol=1e-6)
+
+
+def test_transport_leaves_out_an_infinite_particle_of_no_weight():
+    moved = select(KEY, epf.transport_resampling(), WEIGHING, X.at[3].set(jnp.inf))
+    assert np.all(np.isfinite(moved.particles))
 
 
 @pytest.mark.parametrize(
@@ -196,11 +245,29 @@ def test_a_gradient_through_draws_that_have_none_is_refused():
         return epf.run(KEY, epf.bootstrap_filter(model, 16), jnp.array([3.0, 4.0]), levels=()).log_evidence[-1]
 
     assert np.isfinite(evidence(1.0))
-    with pytest.raises(TypeError, match="through draws of states from a Poisson, which have none"):
+    with pytest.raises(TypeError, match="through draws from a Poisson, which have none"):
         jax.grad(evidence)(1.0)
 
 
+def test_a_gradient_with_respect_to_a_mixture_prior_is_refused():
+    def evidence(share):
+        parts = dist.Normal(jnp.array([0.0, 1.0]), 0.1)
+        prior = {"phi": dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([share, 1.0 - share])), parts)}
+        model = epf.StateSpaceModel(
+            prior,
+            lambda theta: dist.Normal(0.0, 1.0),
+            lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+            lambda theta, x, u: dist.Normal(x, 1.0),
+        )
+        return epf.run(KEY, epf.bootstrap_filter(model, 16), jnp.array([3.0, 4.0]), levels=()).log_evidence[-1]
+
+    with pytest.raises(TypeError, match="through draws from a MixtureSameFamily, which have none"):
+        jax.grad(evidence)(0.3)
+
+
 def test_wrong_choices_are_refused_by_name():
+    with pytest.raises(TypeError, match="transport_resampling moves particles and chooses no ancestors"):
+        epf.bootstrap_filter(ar1({}), N, resample=epf.stop_gradient_resampling(epf.transport_resampling()))
     with pytest.raises(ValueError, match=r"alpha: expected the share .* got 1.0"):
         epf.soft_resampling(1.0)
     with pytest.raises(ValueError, match="epsilon: expected a positive amount of blur"):

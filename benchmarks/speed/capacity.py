@@ -16,8 +16,8 @@ from benchmarks.report import save, show
 from benchmarks.speed.gpu import extended, replicating, running
 
 NUM_STEPS, REPEATS = 20, 3
-BATCHES = (1, 8, 64, 512, 4096, 32768, 262_144, 524_288, 1_048_576)
-PARTICLES = tuple(2**k for k in (20, 22, 24, 26, 28, 29, 30, 31))
+BATCHES = (1, 32, 1024, 32_768, 262_144, 524_288, 1_048_576)
+PARTICLES = tuple(2**k for k in (20, 24, 28, 29, 30))
 
 
 def measured(run, batch, n):

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
@@ -70,8 +71,24 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
     def scan(captured, state, rows):
         return jax.lax.platform_dependent(captured, state, rows, cuda=on_chip_given, default=by_xla_given)
 
-    scan.defjvp(lambda primals, tangents: jax.jvp(by_xla_given, primals, tangents))
+    scan.defjvp(partial(_jvp_of_what_varies, by_xla_given), symbolic_zeros=True)
     return scan(captured, state, rows)
+
+
+def _jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The derivative along those inputs that have a tangent: a zero made an array would look like one that has."""
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(primals)
+    slopes = treedef.flatten_up_to(tangents)
+    varies = [not isinstance(slope, SymbolicZero) for slope in slopes]
+
+    def given(moving):
+        moving = iter(moving)
+        full = [next(moving) if v else leaf for v, leaf in zip(varies, leaves, strict=True)]
+        return function(*treedef.unflatten(full))
+
+    moving = [leaf for v, leaf in zip(varies, leaves, strict=True) if v]
+    return jax.jvp(given, (moving,), ([slope for v, slope in zip(varies, slopes, strict=True) if v],))
 
 
 def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
