@@ -172,7 +172,8 @@ def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.Gradient
         return jnp.full((), jnp.nan)  # of the logarithm; nothing is usual yet
 
     def update(gradient, usual, z=None):
-        length = jnp.log(optax.global_norm(gradient))
+        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
+        length = 0.5 * jnp.log(jnp.maximum(squares, jnp.finfo(jnp.asarray(squares).dtype).tiny))
         usual = jnp.where(jnp.isfinite(usual), usual, length)
         shorter = jnp.minimum(length, usual + math.log(times))
         gradient = jax.tree.map(lambda leaf: leaf * jnp.exp(shorter - length), gradient)
