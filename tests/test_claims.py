@@ -76,6 +76,7 @@ def test_storvik_agrees_with_the_kalman_evidence_on_a_grid():
     assert rms["phi"] < 0.3
 
 
+@pytest.mark.slow
 def test_both_noise_scales_of_a_local_level_are_learned_in_unconstrained_coordinates():
     model = epf.models.local_level()
     truth = {"level_noise": 0.5, "observation_noise": 1.0}
@@ -90,6 +91,7 @@ def test_both_noise_scales_of_a_local_level_are_learned_in_unconstrained_coordin
     assert rms["observation_noise"] < 0.6
 
 
+@pytest.mark.slow
 def test_a_vector_state_with_three_parameters_is_learned_by_default():
     model = epf.models.pendulum()
     truth = {"stiffness": 5.0, "damping": 0.4, "noise": 0.15}
@@ -103,6 +105,7 @@ def test_a_vector_state_with_three_parameters_is_learned_by_default():
         assert 0 < sd < prior_sd[name]
 
 
+@pytest.mark.slow
 def test_sir_degenerates_to_a_few_values_of_theta():
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 200)

@@ -109,6 +109,7 @@ def test_oracles_survive_an_outlier_and_the_edge_of_a_support():
     assert np.all(np.isfinite(exact.kalman(level, np.zeros(3), axes).mean["level_noise"]))
 
 
+@pytest.mark.slow
 def test_models_and_filters_may_be_built_inside_jit_and_grad():
     y = jnp.array([0.1, -0.3, 0.5])
 

@@ -45,7 +45,10 @@ def filters():
     }
 
 
-@pytest.mark.parametrize("name", list(filters()))
+SLOW = ["two states, two parameters"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in filters()])
 def test_a_filter_on_chip_gives_the_numbers_of_a_scan(name):
     filter_ = filters()[name]()
     model = filter_.model

@@ -10,10 +10,16 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parents[1] / "notebooks").g
 
 
 def test_the_notebooks_are_there():
-    assert [path.stem for path in NOTEBOOKS][:3] == ["01_quickstart", "02_the_paper", "03_your_own_model"]
+    names = ["01_quickstart", "02_the_paper", "03_your_own_model", "04_differentiable"]
+    assert [path.stem for path in NOTEBOOKS][:4] == names
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def listed(path):
+    """04 compiles gradients for most of a minute."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == "04_differentiable" else [])
+
+
+@pytest.mark.parametrize("path", map(listed, NOTEBOOKS))
 def test_the_notebook_runs_and_its_conclusion_holds(path, monkeypatch):
     monkeypatch.setenv("EPF_QUICK", "1")
     matplotlib.use("Agg")

@@ -266,6 +266,7 @@ def test_a_score_knows_since_when_a_filter_is_right():
     np.testing.assert_array_equal(score(found, truth, "a").first, [4.0, np.inf])
 
 
+@pytest.mark.slow
 def test_a_filter_told_under_another_prior_gives_that_priors_posterior_and_evidence():
     y = series(CAUCHY, Size("short", 1, 30))[1][0]
     with jax.enable_x64(True):
