@@ -19,7 +19,7 @@ def listed(path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == "04_differentiable" else [])
 
 
-@pytest.mark.parametrize("path", map(listed, NOTEBOOKS))
+@pytest.mark.parametrize("path", [listed(path) for path in NOTEBOOKS])
 def test_the_notebook_runs_and_its_conclusion_holds(path, monkeypatch):
     monkeypatch.setenv("EPF_QUICK", "1")
     matplotlib.use("Agg")
