@@ -139,6 +139,7 @@ def test_evidence_is_unbiased_whether_or_not_a_step_resamples(scheme, threshold)
     assert standard_error < 0.15
 
 
+@pytest.mark.slow
 def test_storviks_evidence_integrates_theta_out():
     model, y, _ = linear_data()
     log_evidence = float(exact.kalman(model, y, {"phi": jnp.linspace(-3.0, 3.0, 301)}).log_evidence[-1])

@@ -122,7 +122,7 @@ def with_hyper(model, hyper):
     )
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=["epf_slice"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=["liu_west_paper"]))
 def test_no_gradient_of_any_result_is_nan_with_missing_data(name, model_name):
     _, y = epf.simulate(jax.random.key(0), MODELS[model_name](), TRUTHS[model_name], 6)
     y = y.at[1].set(jnp.nan)

@@ -67,6 +67,7 @@ def test_the_ascent_climbs_and_tells_where_it_was():
     assert found.num_lost == 0
 
 
+@pytest.mark.slow
 def test_a_support_keeps_scales_positive_however_long_the_steps():
     found = fitted_walk(optimizer=optax.sgd(1.0), num_steps=6, batch=2)
     assert np.ptp(np.log(found.trace["noise"])) > 2.0
@@ -75,6 +76,7 @@ def test_a_support_keeps_scales_positive_however_long_the_steps():
     assert not found.stopped_early
 
 
+@pytest.mark.slow
 def test_it_stops_when_the_log_evidence_no_longer_rises():
     found = fitted_walk(optimizer=optax.sgd(0.0), num_steps=200)
     assert found.stopped_early

@@ -134,6 +134,7 @@ def test_a_sampler_for_the_frozen_statistic_is_refused():
         epf.extended_parameter_filter(model, 10, statistic=epf.frozen(model), sampler=epf.random_walk())
 
 
+@pytest.mark.slow
 def test_theta_spreads_again_at_once_after_an_outlier_that_one_particle_survives():
     # The survivor's copies share one theta. Steps tuned to that population would have no length.
     model = epf.models.sinusoid()

@@ -130,6 +130,7 @@ class Shifted:
         return -0.5 * ((value - self.location) / self.scale) ** 2 - jnp.log(self.scale) - 0.5 * jnp.log(2 * jnp.pi)
 
 
+@pytest.mark.slow
 def test_stand_ins_with_sample_and_log_prob_serve_as_prior_transition_and_observation(x64):
     def model(normal):
         return epf.StateSpaceModel(

@@ -68,6 +68,7 @@ def test_guided_by_the_transition_is_the_bootstrap_filter():
     np.testing.assert_allclose(runs[0].log_evidence, runs[1].log_evidence, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_every_proposal_gives_an_unbiased_evidence(x64):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(2), model, {"phi": 0.8}, 8)

@@ -13,6 +13,7 @@ Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
 KEY = jax.random.key(1)
 
 
+@pytest.mark.slow
 def test_a_progress_bar_changes_no_number(capsys):
     plain = epf.run(KEY, FILTER, Y)
     shown = epf.run(KEY, FILTER, Y, progress=True)
