@@ -89,8 +89,25 @@ def gradient() -> str:
             numbers = f"{row['exact']:.2f} | {row['E[grad Z] / E[Z]']:.2f} ({row['in errors']:+.1f}) | "
             numbers += f"{row['mean of grad log Z']:.2f} | {row['sd of one']:.2f}"
             lines.append(f"| {row['filter']} | {row['gradient']} | {row['of']} | {numbers} |")
-    lines += ["", *_gradient_cost()]
+    lines += ["", *_gradient_cost(), "", *_fits()]
     return "\n".join(lines) + "\n"
+
+
+def _fits() -> list[str]:
+    stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
+    size = stored["settings"]
+    lines = [
+        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, N = "
+        f"{size['sin']['particles']}), beside the exact maximum of the evidence:",
+        "",
+        "| estimate | of | truth | median | largest error | within 10% of the truth |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in stored["rows"]:
+        if row["model"] == "SIN":
+            numbers = f"{row['truth']:g} | {row['median']:.2f} | {row['off the truth, max']:.0%} | {row['within 10%']}"
+            lines.append(f"| {row['estimate']} | {row['of']} | {numbers} |")
+    return lines
 
 
 def _gradient_cost() -> list[str]:
