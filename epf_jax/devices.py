@@ -9,8 +9,7 @@ resampling needs particles of other devices. So the resampling scheme says where
 
 - `across_devices(mesh)`: systematic resampling of all particles together. Each device counts the offspring of its own
   particles, given the others' total weights, and the particles then go round in a ring: device d keeps of each
-  block that passes what its own places descend from. A device holds four blocks at the most: the old one, the one that
-  passes, and the new one, twice.
+  block that passes what its own places descend from. No device ever holds them all.
 - `islands(mesh)`: each device resamples its own particles, and keeps its share of the weight. Only sums are exchanged,
   until the shares are so uneven that few devices matter: then one step resamples across all.
 
@@ -33,6 +32,7 @@ from epf_jax.resampling import (
     ancestors_of_counts,
     check_resampler,
     is_share,
+    layers,
     offspring_up_to,
     replaced,
     running_sum,
@@ -145,11 +145,7 @@ class islands:  # noqa: N801
 
 def mesh_of(resample: Any) -> Mesh | None:
     """The mesh that a resampler, or the scheme inside it, spreads particles over; None where it does not."""
-    while resample is not None:
-        if getattr(resample, "mesh", None) is not None:
-            return resample.mesh
-        resample = getattr(resample, "scheme", None)
-    return None
+    return next((layer.mesh for layer in layers(resample) if getattr(layer, "mesh", None) is not None), None)
 
 
 def spread_particles(mesh: Mesh | None, tree: Any, by_particle: Any) -> Any:

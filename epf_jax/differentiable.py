@@ -30,6 +30,7 @@ from epf_jax.resampling import (
     check_resampler,
     is_share,
     keep,
+    layers,
     replaced,
     resampler_name,
     select,
@@ -66,14 +67,11 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
     def check(self, num_particles: int) -> None:
         """Refuse a scheme that is none, or that chooses no ancestors."""
         check_resampler(self.scheme, num_particles)
-        inner = self.scheme
-        while inner is not None:
-            if isinstance(inner, transport_resampling):
-                raise TypeError(
-                    "scheme: transport_resampling moves particles and chooses no ancestors, whose weights could carry "
-                    "a gradient; it has its own. Use it by itself."
-                )
-            inner = getattr(inner, "scheme", None)
+        if any(isinstance(layer, transport_resampling) for layer in layers(self.scheme)):
+            raise TypeError(
+                "scheme: transport_resampling moves particles and chooses no ancestors, whose weights could carry "
+                "a gradient; it has its own. Use it by itself."
+            )
 
     @property
     def name(self) -> str:
@@ -141,10 +139,9 @@ class transport_resampling:  # noqa: N801
     the spread shrinks, the more so the fewer of those units the weighted cloud is wide. O(N^2) a step.
 
     Args:
-        epsilon: how blurred the plan is; as it grows, all particles move to the mean. Gradients grow wild well below
-            the half of Corenflos et al.
-        num_iterations: of Sinkhorn's algorithm. Gradients go back through each of them: solving for the fixed point's
-            instead (ott's default) breaks down where weights are close to zero.
+        epsilon: how blurred the plan is; as it grows, all particles move to the mean.
+        num_iterations: of Sinkhorn's algorithm. Gradients go back through each of them, since the equation for the
+            fixed point's own gradient (ott's default) is singular where weights are zero.
     """
 
     epsilon: float = 0.5

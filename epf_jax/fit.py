@@ -6,7 +6,7 @@ r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is lear
 
 Every step runs the filter with fresh random numbers and follows the gradient of its log-evidence (empirical Bayes, or
 maximum likelihood where the prior is empty). The gradient is that of `epf.stop_gradient_resampling` unless the filter
-says otherwise: `differentiable.py` tells what it leaves out. Its length has heavy tails over long series; gradients
+says otherwise: `differentiable.py` tells what it leaves out. Gradients
 many times as long as the usual one are shortened before the optimizer sees them.
 """
 

@@ -100,12 +100,7 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
         ax.set_ylim(limits)
         ax.set_ylabel(label)
         finish(ax)
-    axes[-1].set_xlabel("observations t")
-    if title:
-        axes[0].set_title(title, loc="left", fontsize=11)
-    figure.align_ylabels(axes)
-    figure.tight_layout()
-    return figure
+    return _finished(figure, axes, "observations t", title)
 
 
 def plot_fit(fitted: Any, *, truth: Any = None, title: str | None = None) -> Any:
@@ -147,7 +142,12 @@ def plot_fit(fitted: Any, *, truth: Any = None, title: str | None = None) -> Any
         axes[0].legend(handles.values(), handles.keys(), loc="lower right", frameon=False, fontsize=9)
     for ax in axes:
         finish(ax)
-    axes[-1].set_xlabel("steps of the optimizer")
+    return _finished(figure, axes, "steps of the optimizer", title)
+
+
+def _finished(figure: Any, axes: Any, along: str, title: str | None) -> Any:
+    """The figure of panels below each other, with what is along their axis and its title."""
+    axes[-1].set_xlabel(along)
     if title:
         axes[0].set_title(title, loc="left", fontsize=11)
     figure.align_ylabels(axes)

@@ -15,7 +15,7 @@ each of N strata the inverse takes O(N), without a search.
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,12 +41,12 @@ def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors
 
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One independent position in each of N strata (Kitagawa 1996)."""
-    return _stratified(key, _weights(log_weights))
+    return _stratified(key, jax.nn.softmax(log_weights))
 
 
 def systematic(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One position shared by all N strata (Carpenter, Clifford and Fearnhead 1999)."""
-    return _systematic(key, _weights(log_weights))
+    return _systematic(key, jax.nn.softmax(log_weights))
 
 
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
@@ -170,10 +170,10 @@ def unless(condition: Any, chosen: Selection, kept: Selection) -> Selection:
 
 def _ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing) -> Any:
     """What the scheme draws; one that is known here is spared the normalisation of weights that are normalised."""
-    given_weights = _GIVEN_WEIGHTS.get(resample)
-    if given_weights is None:
-        return resample(key, weighing.log_weights)
-    return given_weights(key, jax.lax.stop_gradient(weighing.weights))
+    for scheme, given_weights in ((systematic, _systematic), (stratified, _stratified)):
+        if resample is scheme:
+            return given_weights(key, jax.lax.stop_gradient(weighing.weights))
+    return resample(key, weighing.log_weights)
 
 
 def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles: Any) -> Selection:
@@ -194,6 +194,13 @@ def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles:
 def resampler_name(resample: Resampler) -> str:
     """How a resampler is called, for descriptions."""
     return getattr(resample, "name", getattr(resample, "__name__", "of your own"))
+
+
+def layers(resample: Resampler) -> Iterator[Resampler]:
+    """The resampler, the scheme inside it, the scheme inside that, ..."""
+    while resample is not None:
+        yield resample
+        resample = getattr(resample, "scheme", None)
 
 
 def check_resampler(resample: Any, num_particles: int) -> None:
@@ -242,20 +249,12 @@ def is_share(fraction: Any) -> bool:
         return False
 
 
-def _weights(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    w = jnp.exp(log_weights - jnp.max(log_weights))
-    return w / jnp.sum(w)
-
-
 def _stratified(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
     return _one_per_stratum(w, jax.random.uniform(key, w.shape, w.dtype))
 
 
 def _systematic(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
     return _one_per_stratum(w, jax.random.uniform(key, dtype=w.dtype))
-
-
-_GIVEN_WEIGHTS: dict[Any, Callable[..., Ancestors]] = {systematic: _systematic, stratified: _stratified}
 
 
 def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
