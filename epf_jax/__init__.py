@@ -11,7 +11,7 @@ from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
 from epf_jax.devices import across_devices, islands
-from epf_jax.differentiable import soft_resampling, stop_gradient_resampling, transport_resampling
+from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -83,6 +83,7 @@ __all__ = [
     "residual",
     "run",
     "scale_mixture",
+    "score_gradient",
     "separable",
     "simulate",
     "slice_sampler",

@@ -23,7 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.checks import brief, check_positive, check_whole_number
+from epf_jax.densities import log_prob
+from epf_jax.proposals import Proposal
 from epf_jax.resampling import (
     Resampler,
     Selection,
@@ -42,13 +44,27 @@ from epf_jax.weights import Weighing, counted, mean_and_sd, uniform_log_weights
 
 @dataclasses.dataclass(frozen=True)
 class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_below` is
-    """Resample as `scheme` does, with the gradient of Scibior and Wood (2021): unbiased for the evidence.
+    r"""Resample as `scheme` does, with the gradient of Scibior and Wood (2021): unbiased for the evidence.
+
+    Its variance grows with the square of the number of steps, since every particle descends from few of long ago. With
+    `memory` below 1 it grows in proportion (Nemeth, Fearnhead and Mihaylova 2016): the effect of a step's parameters on
+    the observation k steps later counts :math:`memory^k` times. Each such effect has mean zero at the true parameters,
+    whatever it counts, so that maximisers stay consistent; far from them the gradient is biased.
 
     Args:
         scheme: any resampler, `epf.systematic` by default; `epf.when_ess_below(0.5)` is one, too.
+        memory: the share of the gradient that a step hands to the next, above 0 and at most 1, the unbiased choice.
     """
 
     scheme: Resampler = systematic
+    memory: float = 1.0
+
+    def __post_init__(self):
+        if not (is_share(self.memory) and self.memory > 0.0):
+            raise ValueError(
+                f"memory: expected the share of the gradient that a step hands to the next, above 0 and at most 1, got "
+                f"{self.memory!r}."
+            )
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
         """What the scheme selects, its weights multiplied by factors of one that carry the gradient."""
@@ -58,9 +74,11 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
         fixed = jax.lax.stop_gradient(chosen.log_weights)
         log_weights = fixed + _only_gradient(jnp.where(earned > -jnp.inf, earned, 0.0))
         log_total = _only_gradient(jax.nn.logsumexp(log_weights))
+        log_weights = jnp.where(chosen.resampled, log_weights - log_total, chosen.log_weights)
+        particles, log_weights = jax.tree.map(lambda leaf: _faded(leaf, self.memory), (particles, log_weights))
         return chosen._replace(
             particles=particles,
-            log_weights=jnp.where(chosen.resampled, log_weights - log_total, chosen.log_weights),
+            log_weights=log_weights,
             log_increment=jax.lax.stop_gradient(chosen.log_increment) + jnp.where(chosen.resampled, log_total, 0.0),
         )
 
@@ -76,7 +94,8 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
     @property
     def name(self) -> str:
         """For descriptions."""
-        return f"{resampler_name(self.scheme)} with stop-gradient weights"
+        memory = "" if self.memory == 1.0 else f", memory {self.memory:g}"
+        return f"{resampler_name(self.scheme)} with stop-gradient weights{memory}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,9 +199,42 @@ class transport_resampling:  # noqa: N801
         return f"by optimal transport, epsilon = {self.epsilon:g}"
 
 
+def score_gradient(proposal: Proposal) -> Proposal:
+    r"""The same draws, differentiated by their score instead of by reparameterisation.
+
+    x_t is held fixed, and its weight carries :math:`\nabla\log q(x_t)`; with `stop_gradient_resampling` the evidence's
+    gradient is then that of Fisher's identity, the sum of :math:`\nabla\log p(x_t, y_t \mid x_{t-1}, \theta)` along the
+    particles' paths. It is unbiased, too, and has two uses: states that have no derivative (counts, regimes), and
+    models whose paths part exponentially fast, where a derivative of x_t to x_0 explodes. The price is the variance of
+    a score, which grows with the length of the series unless `stop_gradient_resampling(memory=...)` lets it fade.
+    """
+    if not isinstance(proposal, Proposal):
+        raise TypeError(f"proposal: expected epf.bootstrap() or another proposal, got {brief(proposal)}.")
+
+    def distribution(model, theta, x_prev, y, u):
+        return jax.tree.map(jax.lax.stop_gradient, proposal.distribution(model, theta, x_prev, y, u))
+
+    def log_weight(model, theta, x_prev, x, y, u):
+        x = jax.lax.stop_gradient(x)
+        score = _only_gradient(log_prob(proposal.distribution(model, theta, x_prev, y, u), x))
+        return proposal.log_weight(model, theta, x_prev, x, y, u) + score
+
+    return proposal._replace(
+        distribution=distribution, log_weight=log_weight, name=f"{proposal.name}, differentiated by its score"
+    )
+
+
 def _only_gradient(x: Array) -> Array:
     """Zeros with the gradient of x."""
     return x - jax.lax.stop_gradient(x)
+
+
+def _faded(x: Array, share: float) -> Array:
+    """X with a share of its gradient."""
+    if share == 1.0 or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    fixed = jax.lax.stop_gradient(x)
+    return jnp.where(jnp.isfinite(fixed), fixed + share * (x - fixed), fixed)
 
 
 def _coordinates(place: Any, weighing: Weighing) -> Float[Array, "N d"]:

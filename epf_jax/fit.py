@@ -5,9 +5,10 @@ r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is lear
     fitted.hyper, fitted.results.theta.mean
 
 Every step runs the filter with fresh random numbers and follows the gradient of its log-evidence (empirical Bayes, or
-maximum likelihood where the prior is empty). The gradient is that of `epf.stop_gradient_resampling` unless the filter
-says otherwise: `differentiable.py` tells what it leaves out. Gradients
-many times as long as the usual one are shortened before the optimizer sees them.
+maximum likelihood where the prior is empty). Unless the filter says otherwise, draws are differentiated by their scores
+(`epf.score_gradient`), with a fading memory (`epf.stop_gradient_resampling(memory=0.95)`): the gradient's variance
+grows no faster than the series, and no path's derivative can explode. Gradients many times as long as the usual one are
+shortened before the optimizer sees them.
 """
 
 import itertools
@@ -24,13 +25,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
-from epf_jax.differentiable import stop_gradient_resampling
+from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
 from epf_jax.series import check_series
 
+_MEMORY = 0.95  # of the default filter's gradient, as Nemeth et al. (2016) recommend
 _MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up
 
 
@@ -86,7 +89,8 @@ def fit(
         y: the observations; NaN is a missing value.
         key: a random key; that of seed 0 by default.
         filter_of: `filter_of(model)`, the filter that learns theta; by default `epf.extended_parameter_filter` (or,
-            where the prior is empty, `epf.bootstrap_filter`) with `epf.stop_gradient_resampling()`.
+            where the prior is empty, `epf.bootstrap_filter`) with `epf.score_gradient` of its own proposal and
+            `epf.stop_gradient_resampling(memory=0.95)`.
         num_particles: of the default filter.
         optimizer: any of optax's; `optax.adam(0.05)` by default.
         num_steps: the most steps of the optimizer.
@@ -230,7 +234,8 @@ def _returned(name: str, check: Callable, value: Any) -> Any:
 def _default_filter(num_particles: int) -> Callable[[StateSpaceModel], Filter]:
     def filter_of(model):
         build = extended_parameter_filter if model.parameters.dim else bootstrap_filter
-        return build(model, num_particles, resample=stop_gradient_resampling())
+        proposal = score_gradient(default_proposal(model))
+        return build(model, num_particles, proposal=proposal, resample=stop_gradient_resampling(memory=_MEMORY))
 
     return filter_of
 

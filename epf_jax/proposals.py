@@ -108,6 +108,11 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     return Proposal(distribution, log_weight, look_ahead, name="fully adapted")
 
 
+def default_proposal(model: StateSpaceModel) -> Proposal:
+    """`fully_adapted` where the model allows it, `bootstrap` elsewhere."""
+    return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
+
+
 @lru_cache(maxsize=256)
 def why_not_fully_adapted(model: StateSpaceModel) -> str:
     """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""

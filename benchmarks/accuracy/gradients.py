@@ -24,6 +24,7 @@ RESAMPLERS = {
     "stop-gradient": epf.stop_gradient_resampling(),
     "stop-gradient, multinomial": epf.stop_gradient_resampling(epf.multinomial),
     "stop-gradient, ESS below 0.5": epf.stop_gradient_resampling(epf.when_ess_below(0.5)),
+    "stop-gradient, memory 0.95": epf.stop_gradient_resampling(memory=0.95),
     "soft, 0.5": epf.soft_resampling(0.5),
     "transport": epf.transport_resampling(),
 }
@@ -53,6 +54,10 @@ def adapted(model, num, resample):
     return epf.bootstrap_filter(model, num, proposal=epf.fully_adapted(model), resample=resample)
 
 
+def by_score(model, num, resample):
+    return epf.bootstrap_filter(model, num, proposal=epf.score_gradient(epf.bootstrap()), resample=resample)
+
+
 def epf_by_mh(model, num, resample):
     statistic = epf.taylor(model, 1)
     return epf.extended_parameter_filter(
@@ -63,6 +68,7 @@ def epf_by_mh(model, num, resample):
 FILTERS = {
     "bootstrap, phi known": (KNOWN, lambda m, n, r: epf.bootstrap_filter(m, n, resample=r)),
     "fully adapted, phi known": (KNOWN, adapted),
+    "bootstrap by score, phi known": (KNOWN, by_score),
     "SIR": (UNKNOWN, lambda m, n, r: epf.bootstrap_filter(m, n, resample=r)),
     "Storvik, bootstrap": (UNKNOWN, lambda m, n, r: epf.storvik_filter(m, n, proposal=epf.bootstrap(), resample=r)),
     "EPF Taylor 1, bootstrap, 1 MH": (UNKNOWN, epf_by_mh),
@@ -97,7 +103,7 @@ def main():
         for label, (hyper, build) in FILTERS.items():
             wanted = jax.grad(exact_log_evidence)(hyper, y)
             for name, resample in RESAMPLERS.items():
-                if name == "transport" and not label.startswith("bootstrap"):
+                if name == "transport" and label != "bootstrap, phi known":
                     continue  # O(N^2) a step: shown once
                 runs = NUM_RUNS // 10 if name == "transport" else NUM_RUNS
                 for parameter, (mean, error, plain, sd) in estimates(build, hyper, resample, y, runs).items():

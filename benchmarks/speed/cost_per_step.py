@@ -1,7 +1,7 @@
 """Cost per observation as the series grows: it must not.
 
-T = 500 ten times in a row against T = 5000 once, in turns: both take equally long, so that a machine whose clock wanders
-slows both alike. Medians over the turns, of the ratios within each turn, too; compile time apart.
+T = 500 ten times in a row against T = 5000 once, in turns: both take equally long, so that a machine whose clock
+wanders slows both alike. Medians over the turns, of the ratios within each turn, too; compile time apart.
 """
 
 import statistics
@@ -25,7 +25,9 @@ def seconds_per_step(filter_, y, num_runs: int = 1) -> float:
 def measure(label, filter_, y):
     for series in (y[:SHORT], y):
         seconds_per_step(filter_, series)  # compile
-    turns = [(seconds_per_step(filter_, y[:SHORT], LONG // SHORT), seconds_per_step(filter_, y)) for _ in range(REPEATS)]
+    turns = [
+        (seconds_per_step(filter_, y[:SHORT], LONG // SHORT), seconds_per_step(filter_, y)) for _ in range(REPEATS)
+    ]
     short, long = (statistics.median(times) for times in zip(*turns, strict=True))
     ratio = statistics.median(long / short for short, long in turns)
     return {

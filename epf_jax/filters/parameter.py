@@ -35,7 +35,7 @@ from epf_jax.filters.base import (
     step_info,
 )
 from epf_jax.model import StateSpaceModel
-from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted, why_not_fully_adapted
+from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import SampleInfo, Sampler, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
@@ -78,7 +78,7 @@ def extended_parameter_filter(
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = _default_statistic(model) if statistic is None else statistic
-    proposal = _default_proposal(model) if proposal is None else proposal
+    proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
@@ -102,7 +102,7 @@ def storvik_filter(
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = conjugate(model) if statistic is None else statistic
-    proposal = _default_proposal(model) if proposal is None else proposal
+    proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
 
@@ -197,10 +197,6 @@ def _redraw(key, statistic, coordinates, S, theta, before):
         return statistic.sample_all(key, S, theta, spread)
     keys = jax.random.split(key, z.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
-
-
-def _default_proposal(model: StateSpaceModel) -> Proposal:
-    return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
 
 
 def _default_statistic(model: StateSpaceModel) -> Statistic:
