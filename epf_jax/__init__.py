@@ -21,14 +21,16 @@ from epf_jax.filters import (
     covariance_kernel,
     extended_parameter_filter,
     liu_west_filter,
+    node_filter,
     parameter_filter,
+    particle_learning_filter,
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.replicate import replicate
-from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
+from epf_jax.resampling import in_order, multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.results import History, Results, Summary
 from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
@@ -72,11 +74,14 @@ __all__ = [
     "fully_adapted",
     "grid_sampler",
     "guided",
+    "in_order",
     "islands",
     "liu_west_filter",
     "models",
     "multinomial",
+    "node_filter",
     "parameter_filter",
+    "particle_learning_filter",
     "plots",
     "random_walk",
     "replicate",

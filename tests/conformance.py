@@ -117,6 +117,8 @@ FILTERS = {
     "liu_west_auxiliary": lambda model, n: epf.liu_west_filter(model, n, auxiliary=True),
     "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel),
     "sir": epf.bootstrap_filter,
+    "nodes": lambda model, n: epf.node_filter(model, 8, num_nodes=5, num_points=64),
+    "particle_learning": epf.particle_learning_filter,
     "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(
         model, n, theta=model.parameters.to_theta(model.parameters.centre)
     ),

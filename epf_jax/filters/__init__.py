@@ -3,7 +3,13 @@
 from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
-from epf_jax.filters.parameter import extended_parameter_filter, parameter_filter, storvik_filter
+from epf_jax.filters.node import node_filter
+from epf_jax.filters.parameter import (
+    extended_parameter_filter,
+    parameter_filter,
+    particle_learning_filter,
+    storvik_filter,
+)
 
 __all__ = [
     "Filter",
@@ -14,6 +20,8 @@ __all__ = [
     "covariance_kernel",
     "extended_parameter_filter",
     "liu_west_filter",
+    "node_filter",
     "parameter_filter",
+    "particle_learning_filter",
     "storvik_filter",
 ]

@@ -35,7 +35,7 @@ from epf_jax.filters.base import (
     step_info,
 )
 from epf_jax.model import StateSpaceModel
-from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.proposals import Proposal, check_proposal, default_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import SampleInfo, Sampler, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
@@ -104,6 +104,37 @@ def storvik_filter(
     statistic = conjugate(model) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
+
+
+def particle_learning_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    statistic: Statistic | None = None,
+    sampler: Sampler | None = None,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """Particle learning (Carvalho et al. 2010): resample on p(y_t | x_{t-1}, theta), propagate, update, draw theta.
+
+    Args:
+        model: a model with Gaussian transition and linear-Gaussian observation, unless `proposal` is given.
+        num_particles: N.
+        statistic: any; that of `extended_parameter_filter` by default: `epf.conjugate(model)`, theirs, where it fits.
+        sampler: how theta is drawn given the statistic; the statistic's own by default.
+        proposal: one with a look-ahead weight; `epf.fully_adapted(model)` by default.
+        resample: the resampling scheme.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    proposal = fully_adapted(model) if proposal is None else proposal
+    check_proposal(proposal, model)
+    if proposal.look_ahead is None:
+        raise ValueError(
+            f"proposal: particle learning resamples before it propagates, which takes a look-ahead weight, and "
+            f"{proposal.name} has none. Use epf.fully_adapted(model), or epf.extended_parameter_filter for this one."
+        )
+    statistic = _default_statistic(model) if statistic is None else statistic
+    return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
 def parameter_filter(

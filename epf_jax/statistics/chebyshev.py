@@ -7,9 +7,7 @@ polynomial is best at a point and may turn upwards away from it. Outside the box
 are taken, so any transition and any observation will do.
 """
 
-import numbers
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive
+from epf_jax.interpolation import compress, expand, lagrange, node_counts, points
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
@@ -27,7 +26,6 @@ from epf_jax.terms import path_terms
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
-_COMPRESSION = 10.0  # log-densities this far below the best are told apart less and less
 
 
 class NodalStatistic(NamedTuple):
@@ -61,17 +59,17 @@ def chebyshev(
             posterior standard deviations to either side of the posterior mean, and never grows again. None
             keeps the box. A box wider than need be spends its nodes where theta cannot be, and steep log-densities
             there spoil the interpolation everywhere. Shrinking boxes are read through a logarithm that tames such
-            log-densities (`_compress`); a fixed box is read by the plain polynomial through its nodes.
+            log-densities (`interpolation.compress`); a fixed box is read by the plain polynomial through its nodes.
         sampler: how theta is drawn; one step of `random_walk()` by default.
     """
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
-    counts = _node_counts(num_nodes, coordinates)
+    counts = node_counts("chebyshev", num_nodes, coordinates, DEFAULT_NODES)
     low_0, high_0 = _box(box, coordinates)
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     reference = coordinates.centre
-    compress, expand = (_compress, _expand) if shrink is not None else (lambda v, top: v, lambda v, top: v)
+    squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top: v, lambda v, top: v)
 
     def log_ratios(group, low, high, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the reference."""
@@ -95,14 +93,14 @@ def chebyshev(
 
     def log_target(S):
         top = jnp.max(S.values)
-        compressed = compress(S.values, top)
+        squeezed = squeeze(S.values, top)
 
         def log_density(z):
             s = _to_unit(z, S.low, S.high)
-            value = compressed
+            value = squeezed
             for s_i, n in zip(s, counts, strict=True):
-                value = jnp.tensordot(_lagrange(s_i, n), value, axes=1)
-            return jnp.where(jnp.all(jnp.abs(s) <= 1.0), coordinates.log_prior(z) + expand(value, top), -jnp.inf)
+                value = jnp.tensordot(lagrange(s_i, n), value, axes=1)
+            return jnp.where(jnp.all(jnp.abs(s) <= 1.0), coordinates.log_prior(z) + stretch(value, top), -jnp.inf)
 
         return log_density
 
@@ -127,12 +125,12 @@ def _shrinking(counts: tuple[int, ...], reach: float, log_prior: Callable) -> Ca
             spread = jnp.maximum(jnp.maximum(reach * sd, 3 * spacing), 0.25 * (high - low))
             new_low, new_high = jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
             top = jnp.max(S.values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
-            values = _compress(S.values, top)
+            values = compress(S.values, top)
             for i, axis in enumerate(_axes(new_low, new_high, counts)):
-                rows = jax.vmap(lambda s, n=counts[i]: _lagrange(s, n))(_to_unit(axis, low[i], high[i]))
+                rows = jax.vmap(lambda s, n=counts[i]: lagrange(s, n))(_to_unit(axis, low[i], high[i]))
                 values = jnp.moveaxis(jnp.tensordot(rows, values, axes=(1, i + 1)), 0, i + 1)
             ends = (jnp.broadcast_to(new, S.low.shape) for new in (new_low, new_high))
-            return NodalStatistic(_expand(values, top), *ends)
+            return NodalStatistic(expand(values, top), *ends)
 
         return jax.lax.cond(_is_due(t), cut, lambda S: S, S)
 
@@ -149,20 +147,6 @@ def _posterior_moments(values, log_weights, low, high, counts, log_prior):
     mixture = jnp.exp(log_weights) @ jax.nn.softmax(log_p, axis=1)
     mean = mixture @ nodes
     return mean, jnp.sqrt(mixture @ (nodes - mean) ** 2)
-
-
-def _compress(values, top):
-    r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
-
-    Log-densities thousands below the top say only that theta is not there, yet a polynomial through them errs by a
-    share of their size everywhere. Compressed, they cost nothing; the values at the nodes stay exact.
-    """
-    return -_COMPRESSION * jnp.log1p((top - values) / _COMPRESSION)
-
-
-def _expand(compressed, top):
-    """The inverse of `_compress`."""
-    return top - _COMPRESSION * jnp.expm1(-compressed / _COMPRESSION)
 
 
 def _is_due(t):
@@ -184,41 +168,7 @@ def _nodes(low, high, counts):
 def _axes(low, high, counts):
     """The Chebyshev points of each coordinate."""
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    return [middle[i] + half[i] * jnp.asarray(_points(n), low.dtype) for i, n in enumerate(counts)]
-
-
-@cache
-def _points(n: int) -> np.ndarray:
-    """Chebyshev points of the second kind on [-1, 1], ends included."""
-    return np.cos(np.pi * np.arange(n) / (n - 1))
-
-
-def _lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
-    """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
-    weights = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
-    weights[[0, -1]] *= 0.5
-    distance = s - jnp.asarray(_points(n), s.dtype)
-    hit = distance == 0
-    shares = jnp.asarray(weights, s.dtype) / jnp.where(hit, 1.0, distance)
-    shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
-    return shares / jnp.sum(shares)
-
-
-def _node_counts(num_nodes: Any, coordinates: Parameters) -> tuple[int, ...]:
-    p = coordinates.dim
-    if p > 3:
-        raise ValueError(
-            f"chebyshev: the grid has as many dimensions as there are parameters, and the prior has {p} "
-            f"({', '.join(coordinates.names)}); three is the most. Use epf.taylor(model, order=...)."
-        )
-    given = DEFAULT_NODES[p] if num_nodes is None else num_nodes
-    counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
-    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= 2 for n in counts):
-        raise ValueError(
-            f"num_nodes: expected a whole number of at least 2, or one for each of the {p} parameters "
-            f"({', '.join(coordinates.names)}), got {num_nodes!r}."
-        )
-    return counts
+    return [middle[i] + half[i] * jnp.asarray(points(n), low.dtype) for i, n in enumerate(counts)]
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:

@@ -1,0 +1,62 @@
+r"""Interpolation of log-densities between Chebyshev points (Trefethen 2013, chapters 2-5)."""
+
+import numbers
+from functools import cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from epf_jax.parameters import Parameters
+
+
+@cache
+def points(n: int) -> np.ndarray:
+    """Chebyshev points of the second kind on [-1, 1], ends included."""
+    return np.cos(np.pi * np.arange(n) / (n - 1))
+
+
+def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
+    """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
+    weights = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
+    weights[[0, -1]] *= 0.5
+    distance = s - jnp.asarray(points(n), s.dtype)
+    hit = distance == 0
+    shares = jnp.asarray(weights, s.dtype) / jnp.where(hit, 1.0, distance)
+    shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
+    return shares / jnp.sum(shares)
+
+
+def compress(values: Array, top: Array, scale: float = 10.0) -> Array:
+    r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
+
+    Log-densities thousands below the top say only that theta is not there, yet a polynomial through them errs by a
+    share of their size everywhere. Compressed, they cost nothing; the values at the nodes stay exact. `scale` is a, how
+    far below the top log-densities are told apart less and less: the larger, the more exact for a Gaussian density on
+    a box of a few of its standard deviations; the smaller, the better on a box of many.
+    """
+    return -scale * jnp.log1p((top - values) / scale)
+
+
+def expand(compressed: Array, top: Array, scale: float = 10.0) -> Array:
+    """The inverse of `compress`."""
+    return top - scale * jnp.expm1(-compressed / scale)
+
+
+def node_counts(who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int]) -> tuple[int, ...]:
+    """How many nodes each unconstrained coordinate gets: what the user says, or the default for so many of them."""
+    p = coordinates.dim
+    if p > max(default):
+        raise ValueError(
+            f"{who}: the grid has as many dimensions as there are parameters, and the prior has {p} "
+            f"({', '.join(coordinates.names)}); three is the most. Use epf.taylor(model, order=...)."
+        )
+    given = default[p] if num_nodes is None else num_nodes
+    counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
+    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= 2 for n in counts):
+        raise ValueError(
+            f"num_nodes: expected a whole number of at least 2, or one for each of the {p} parameters "
+            f"({', '.join(coordinates.names)}), got {num_nodes!r}."
+        )
+    return counts

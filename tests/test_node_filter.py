@@ -1,0 +1,123 @@
+"""The node filter: exact posteriors without degeneracy, nodes that follow the posterior, and resampling in order."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from conformance import dict_theta
+
+import epf_jax as epf
+from epf_jax import exact
+
+KEY = jax.random.key(1)
+
+
+@cache
+def autoregression():
+    """A model with two parameters whose posterior is known, its data, and the filter's results."""
+    model = dict_theta()
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7, "offset": 0.5}, 200)
+    coarse = exact.kalman(model, y, {"phi": jnp.linspace(-1.5, 1.5, 61), "offset": jnp.linspace(-3.0, 3.0, 61)})
+    posterior = exact.kalman(model, y, exact.axes_around(coarse))
+    filter_ = epf.node_filter(model, 60, num_nodes=9)
+    return model, y, posterior, epf.run(KEY, filter_, y)
+
+
+def test_two_parameters_get_their_exact_posterior_and_evidence():
+    _, _, posterior, results = autoregression()
+    for name in ("phi", "offset"):
+        # The log-likelihood of 200 steps by 60 particles has an sd of about sqrt(200 / 60) * .2 = .4 that all nodes
+        # share for the most part: a tenth of it, where nodes differ by one posterior sd, moves the mean by .1 sd.
+        z = (results.theta.mean[name][-1] - posterior.mean[name][-1]) / posterior.sd[name][-1]
+        assert abs(z) < 0.3
+        assert 0.8 < results.theta.sd[name][-1] / posterior.sd[name][-1] < 1.2
+        found, wanted = results.theta.quantiles[name][-1], posterior.quantiles((0.05, 0.25, 0.5, 0.75, 0.95))[name][-1]
+        np.testing.assert_allclose(found, wanted, atol=0.4 * posterior.sd[name][-1])
+    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 1.5  # four sd of .4
+
+
+def test_the_nodes_follow_the_posterior_along_its_own_axes():
+    model, _, posterior, results = autoregression()
+    nodes = results.final.S
+    sd = np.array([posterior.sd[name][-1] for name in ("offset", "phi")])  # as the flat vector has them
+    width = np.sqrt(np.sum(np.asarray(nodes.axes) ** 2, axis=1))
+    # Five sd to either side when last re-placed, and the box has at most twice its volume since: 10 sd at the most.
+    assert np.all(width > 3.0 * sd)
+    assert np.all(width < 15.0 * sd)
+    assert tuple(model.parameters.names) == ("offset", "phi")
+
+
+def test_evidence_is_unmoved_by_where_the_nodes_are():
+    model, y, _, _ = autoregression()
+    near, far = (
+        epf.run(KEY, epf.node_filter(model, 50, num_nodes=9, reach=reach), y[:40], levels=()).log_evidence[-1]
+        for reach in (4.0, 1e3)  # the second never finds a smaller box
+    )
+    assert abs(float(near - far)) < 0.5  # two runs of 40 steps and 50 particles: sd of each about sqrt(40 / 50) * .2
+
+
+def test_states_are_those_of_the_kalman_filter():
+    model, y, _, results = autoregression()
+    theta = {name: float(results.theta.mean[name][-1]) for name in ("phi", "offset")}
+    known = epf.run(KEY, epf.bootstrap_filter(model, 4000, theta=theta), y, levels=())
+    # sd of x given y is about .45; 2500 points, of which about 250 count: .03, and theta's own spread beside it
+    assert abs(float(results.x.mean[-1] - known.x.mean[-1])) < 0.2
+    assert 0.7 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.4
+
+
+def test_resampling_in_order_makes_differences_of_log_evidences_precise():
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 50)
+
+    def difference(resample):
+        def log_evidence(theta, key):
+            filter_ = epf.bootstrap_filter(model, 50, theta={"theta": theta}, resample=resample)
+            return epf.run(key, filter_, y, levels=()).log_evidence[-1]
+
+        keys = jax.random.split(KEY, 30)
+        pairs = jax.jit(jax.vmap(lambda key: log_evidence(0.72, key) - log_evidence(0.7, key)))(keys)
+        return float(jnp.std(pairs))
+
+    # sds of 30 draws are within 13% of the truth; a third was seen
+    assert difference(epf.in_order()) < 0.6 * difference(epf.systematic)
+
+
+def test_an_observation_that_some_nodes_rule_out_moves_theta_away_from_them():
+    model = epf.StateSpaceModel(
+        prior={"top": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x, 1.0),
+        observation=lambda theta, x, u: dist.Uniform(theta["top"] - 2.0, theta["top"] + 2.0),
+    )
+    results = epf.run(KEY, epf.node_filter(model, 16), jnp.array([0.0, 2.5, 3.0]))
+    assert not bool(results.collapsed.any())
+    assert 0.9 < float(results.theta.mean["top"][-1]) < 2.0  # top is between 1 and 2
+
+
+def test_wrong_arguments_are_refused_by_name():
+    model, four = (
+        dict_theta(),
+        epf.StateSpaceModel(
+            prior=dist.Normal(jnp.zeros(4), 1.0).to_event(1),
+            initial=lambda theta: dist.Normal(0.0, 1.0),
+            transition=lambda theta, x, u: dist.Normal(theta.sum() * x, 1.0),
+            observation=lambda theta, x, u: dist.Normal(x, 1.0),
+        ),
+    )
+    with pytest.raises(ValueError, match="node_filter: the grid has as many dimensions as there are parameters"):
+        epf.node_filter(four)
+    with pytest.raises(ValueError, match="num_inner: expected a positive whole number"):
+        epf.node_filter(model, 0)
+    with pytest.raises(ValueError, match="num_nodes: expected a whole number"):
+        epf.node_filter(model, num_nodes=(3, 4, 5))
+    with pytest.raises(ValueError, match="reach: expected a positive number"):
+        epf.node_filter(model, reach=-1.0)
+    with pytest.raises(ValueError, match="node_filter: the model's prior is empty"):
+        epf.node_filter(
+            epf.StateSpaceModel({}, four.initial, lambda theta, x, u: dist.Normal(x, 1.0), four.observation)
+        )
+    with pytest.raises(ValueError, match="particle learning resamples before it propagates"):
+        epf.particle_learning_filter(model, 10, proposal=epf.bootstrap())
