@@ -119,6 +119,7 @@ FILTERS = {
     "sir": epf.bootstrap_filter,
     "nodes": lambda model, n: epf.node_filter(model, 8, num_nodes=5, num_points=64),
     "particle_learning": epf.particle_learning_filter,
+    "online_em": lambda model, n: epf.online_em(model, n, statistic=epf.taylor(model, 2), wait=3),
     "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(
         model, n, theta=model.parameters.to_theta(model.parameters.centre)
     ),

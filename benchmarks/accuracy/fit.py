@@ -73,7 +73,7 @@ def sin_data(i: int) -> np.ndarray:
 
 
 def sin_filter(model: epf.StateSpaceModel) -> epf.Filter:
-    """Theta on nodes: over 4000 steps the paths of any other filter of this size would be one path for the most part."""
+    """Theta on nodes: over 4000 steps the paths of other filters of this size become one path for the most part."""
     return epf.node_filter(
         model,
         SIN["particles"],

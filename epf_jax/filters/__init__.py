@@ -4,6 +4,7 @@ from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
 from epf_jax.filters.node import node_filter
+from epf_jax.filters.online_em import online_em
 from epf_jax.filters.parameter import (
     extended_parameter_filter,
     parameter_filter,
@@ -21,6 +22,7 @@ __all__ = [
     "extended_parameter_filter",
     "liu_west_filter",
     "node_filter",
+    "online_em",
     "parameter_filter",
     "particle_learning_filter",
     "storvik_filter",

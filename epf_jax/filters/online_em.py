@@ -1,0 +1,218 @@
+r"""Online EM: a point estimate of theta, renewed at every observation (Andrieu et al. 2005; Cappe 2009, 2011).
+
+EM maximises the expected log-likelihood of path and data. Where that is linear in a statistic of the path,
+
+.. math:: \log p(x_{0:t}, y_{1:t} \mid \theta) = \langle\psi(\theta), \textstyle\sum_s \phi(x_{s-1}, x_s, y_s)\rangle
+          + \text{const},
+
+the E-step is a running average of phi, and the M-step a maximum of :math:`\langle\psi(\theta), S\rangle`. Every
+statistic of this library that adds up has this form: `taylor` and `chebyshev` bring it to models that have no finite
+statistic of their own.
+
+Algorithm, for t = 1..T, with step sizes gamma_t:
+
+    1. filter    one step of the particle filter with theta known
+    2. smooth    for every particle i, over the particles j of the step before (Del Moral, Doucet and Singh 2010):
+                 S_t(i) = sum_j b_ij [(1 - gamma_t) S_{t-1}(j) + gamma_t phi(x_{t-1}(j), x_t(i), y_t)],
+                 b_ij in proportion to w_{t-1}(j) p(x_t(i) | x_{t-1}(j), theta)
+    3. maximise  <psi(theta), sum_i w_t(i) S_t(i)>, by Newton steps from the theta of before
+
+The sum over all pairs costs O(N^2). By default it gives way to a few j for every i, drawn by Metropolis-Hastings moves
+that start from i's own ancestor, for O(N) a step (PaRIS, Olsson and Westerborn 2017, with the moves of Dau and Chopin
+2023 in place of its rejection sampling). The averages of ancestors alone would degenerate as paths do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from epf_jax.checks import check_signature, check_whole_number
+from epf_jax.densities import log_prob
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments
+from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.resampling import Resampler, systematic
+from epf_jax.statistics import Statistic, chebyshev, taylor
+from epf_jax.statistics.base import check_model_learns
+
+_NEWTON_STEPS = 2  # a step: theta hardly moves between two observations
+_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.0)  # of a Newton step, the best of which is taken
+
+
+def online_em(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    statistic: Statistic | None = None,
+    theta: Theta | None = None,
+    num_backward: int | None = 2,
+    step_size: Callable[[Any], Any] | None = None,
+    wait: int = 50,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """Online EM: theta's maximum-likelihood estimate, the same in every particle. Its `sd` in the results is zero.
+
+    Args:
+        model: the state-space model; its prior says where theta may lie, and counts for nothing else.
+        num_particles: N.
+        statistic: one that adds up over the path: `epf.taylor(model, order)`, `epf.taylor_log_density(model, order)`,
+            `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By default the last for one to three
+            parameters, and `epf.taylor(model, 2)` for more.
+        theta: where to start; the prior's centre by default.
+        num_backward: how many particles of the step before are drawn for each of the next; None sums over all, in
+            O(N^2). Two are enough for a variance that does not grow with t, one is not (Olsson and Westerborn 2017).
+        step_size: `step_size(t)`, gamma_t, between 1/t and 1; t^-0.6 by default.
+        wait: how many observations to gather before the first maximisation.
+        proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it.
+        resample: the resampling scheme.
+
+    `log_evidence` is the sum of log p(y_t | y_1:t-1, theta_{t-1}): a score of one-step-ahead predictions, of which none
+    has seen its own observation.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    check_model_learns(model, "online_em")
+    check_whole_number("wait", wait, hint="Some dozens are usual.")
+    if num_backward is not None:
+        check_whole_number("num_backward", num_backward, hint="Two are usual; None sums over all particles.")
+    step_size = (lambda t: t**-0.6) if step_size is None else step_size
+    check_signature("step_size", step_size, ("t",), returns="a number")
+    statistic = _default_statistic(model) if statistic is None else statistic
+    proposal = default_proposal(model) if proposal is None else proposal
+    check_proposal(proposal, model)
+    coordinates, N = model.parameters, num_particles
+    start = coordinates.centre if theta is None else coordinates.to_vector(theta)
+    inner = bootstrap_filter(model, N, proposal=proposal, resample=resample)
+    zero = statistic.init()
+    _check_adds_up(model, statistic)
+
+    def rows(z):
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
+
+    def phi(theta, x_prev, x, y, u):
+        after = statistic.update(jax.random.key(0), zero, theta, x_prev, x, y, u)
+        return jax.tree.map(jnp.subtract, after, zero)
+
+    def init(key):
+        state = inner.init(key)
+        S = jax.tree.map(lambda leaf: jnp.zeros((N, *jnp.shape(leaf)), jnp.result_type(leaf)), zero)
+        return state._replace(theta=rows(start), S=S)
+
+    def step(key, state, y, u):
+        key_filter, key_pairs = jax.random.split(key)
+        theta = jax.tree.map(lambda leaf: leaf[0], state.theta)
+        t = state.t + 1
+
+        moved, info = inner.step(key_filter, state._replace(S=()), y, u)
+
+        gamma = jnp.where(t == 1, 1.0, step_size(t.astype(float)))
+
+        def renewed(j, x):
+            """(1 - gamma) S + gamma phi, for a pair of particles."""
+            added = phi(theta, state.x[j], x, y, u)
+            return jax.tree.map(lambda S, by: (1.0 - gamma) * S[j] + gamma * by, state.S, added)
+
+        def log_backward(j, x):
+            return state.log_weights[j] + log_prob(model.transition(theta, state.x[j], u), x)
+
+        if num_backward is None:
+            S = _over_all(N, moved.x, log_backward, renewed)
+        else:
+            S = _over_some(key_pairs, num_backward, state, moved.x, info.ancestors, log_backward, renewed)
+
+        z = coordinates.to_vector(theta)
+        mean = jax.tree.map(lambda leaf: jnp.tensordot(jnp.exp(moved.log_weights), leaf, axes=1), S)
+        total = statistic.log_target(jax.tree.map(jnp.add, zero, mean))
+        nothing = statistic.log_target(zero)  # the prior, which maximum likelihood leaves out
+        z = jax.lax.cond(t >= wait, lambda z: _climb(lambda z: total(z) - nothing(z), z), lambda z: z, z)
+        return moved._replace(theta=rows(z), S=S), info
+
+    backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
+    description = f"online EM: {N} particles, statistic {statistic.name}, proposal {proposal.name}, {backward}"
+    return build_filter(model, N, init, step, description, resample)
+
+
+def _over_all(num: int, x: Array, log_backward: Callable, renewed: Callable) -> Any:
+    """Every particle's statistic as the mean over all particles of the step before."""
+    everyone = jnp.arange(num)
+
+    def one(x):
+        b = jax.nn.softmax(jax.vmap(lambda j: log_backward(j, x))(everyone))
+        pairs = jax.vmap(lambda j: renewed(j, x))(everyone)
+        return jax.tree.map(lambda leaf: jnp.tensordot(b, leaf, axes=1), pairs)
+
+    return jax.lax.map(one, x, batch_size=16)
+
+
+def _over_some(key, num_backward, before, x, ancestors, log_backward, renewed) -> Any:
+    """Every particle's statistic as the mean over a few particles of the step before, drawn by moves on their index."""
+    n = ancestors.shape[0]
+    key_index, key_accept = jax.random.split(key)
+    uniforms = jax.random.uniform(key_index, (num_backward, n))
+    below = jnp.cumsum(jnp.exp(before.log_weights))
+    proposed = jnp.minimum(jnp.searchsorted(below, uniforms * below[-1], method="scan_unrolled"), n - 1)
+    accept = jnp.log(jax.random.uniform(key_accept, (num_backward, n)))
+
+    def density(j):
+        """Log p(x_t | x_{t-1}(j)): indices are proposed in proportion to their weights, which then cancel."""
+        return jax.vmap(lambda j, x: log_backward(j, x) - before.log_weights[j])(j, x)
+
+    def move(j, draws):
+        candidate, log_u = draws
+        j = jnp.where(log_u < density(candidate) - density(j), candidate, j)
+        return j, j
+
+    _, chosen = jax.lax.scan(move, ancestors, (proposed, accept), unroll=num_backward)
+    pairs = jax.vmap(jax.vmap(renewed), in_axes=(0, None))(chosen, x)
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), pairs)
+
+
+def _climb(objective: Callable, z: Float[Array, " P"]) -> Float[Array, " P"]:
+    """Z after a few Newton steps uphill, each of the best length of several, none among them."""
+
+    def newton(z, _):
+        gradient, curvature = jax.grad(objective)(z), jax.hessian(objective)(z)
+        values, vectors = jnp.linalg.eigh(curvature)
+        # Along directions that curve upwards Newton's step would lead downhill: the size of the curvature is kept.
+        step = vectors @ ((vectors.T @ gradient) / jnp.maximum(jnp.abs(values), 1e-6))
+        candidates = z + jnp.asarray(_LENGTHS, z.dtype)[:, None] * step
+        heights = jax.vmap(objective)(candidates)
+        best = candidates[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
+        return jnp.where(jnp.all(jnp.isfinite(best)), best, z), None
+
+    return jax.lax.scan(newton, z, None, length=_NEWTON_STEPS)[0]
+
+
+def _default_statistic(model: StateSpaceModel) -> Statistic:
+    return chebyshev(model, shrink=None) if model.parameters.dim <= 3 else taylor(model, 2)
+
+
+def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
+    """Refuse a statistic whose update is not an addition that does not depend on what was there before."""
+    if not isinstance(statistic, Statistic):
+        raise TypeError(f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}.")
+    advice = (
+        "Online EM averages statistics over paths. Use epf.taylor(model, order), or epf.chebyshev(model, shrink=None)."
+    )
+    if statistic.adapt is not None or not statistic.moves:
+        raise ValueError(f"statistic: {statistic.name} is not a sum over the path. {advice}")
+    if model.shapes.problem is not None:
+        return
+    theta = model.parameters.to_theta(model.parameters.centre)
+    draws = jax.random.normal(jax.random.key(0), (2, *model.shapes.x.shape)).astype(model.shapes.x.dtype)
+    u, key, zero = example_input(model), jax.random.key(0), statistic.init()
+    y = model.observation(theta, draws[0], u).sample(key)
+
+    def after(S, x_prev, x):
+        return statistic.update(key, S, theta, x_prev, x, y, u)
+
+    first, second = after(zero, draws[0], draws[1]), after(zero, draws[1], draws[0])
+    both = after(first, draws[1], draws[0])
+    for together, a, b, nothing in zip(*map(jax.tree.leaves, (both, first, second, zero)), strict=True):
+        if not jnp.allclose(together, a + b - nothing, rtol=1e-3, atol=1e-3):  # rounding of float32, and then some
+            raise ValueError(f"statistic: {statistic.name} is not a sum over the path. {advice}")

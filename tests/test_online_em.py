@@ -1,0 +1,95 @@
+"""Online EM: its estimates against the exact maximum of the likelihood, its smoothing against all pairs."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from conformance import dict_theta
+
+import epf_jax as epf
+from epf_jax import exact
+
+KEY, T = jax.random.key(1), 1000
+
+
+@cache
+def data():
+    """A linear model, its data, and the exact maximum of the likelihood (the posterior's mean under a flat prior)."""
+    model = epf.models.ar1(observation_noise=1.0)
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, T)
+    grid = jnp.linspace(0.4, 0.95, 111)
+    with jax.enable_x64(True):
+        m64 = epf.models.ar1(observation_noise=1.0)
+        values = jax.vmap(lambda phi: exact.kalman_log_evidence(m64, {"phi": phi}, jnp.asarray(np.asarray(y)))[-1])(
+            jnp.asarray(np.asarray(grid))
+        )
+    curvature = -np.gradient(np.gradient(values, np.asarray(grid)), np.asarray(grid))[np.argmax(values)]
+    return model, y, float(grid[np.argmax(values)]), float(curvature**-0.5)
+
+
+@cache
+def estimate(num_backward):
+    model, y, *_ = data()
+    filter_ = epf.online_em(model, 100, statistic=epf.taylor(model, 1), num_backward=num_backward)
+    return epf.run(KEY, filter_, y, levels=())
+
+
+def test_the_estimate_comes_to_the_exact_maximum_of_the_likelihood():
+    _, _, best, sd = data()
+    found = estimate(2)
+    # Averaged over the second half (Polyak): the estimate forgets with gamma_t = t^-.6, its lag and its noise together
+    # are of the order of the maximum's own sd.
+    assert abs(float(found.theta.mean["phi"][T // 2 :].mean()) - best) < 1.5 * sd
+    assert float(found.theta.sd["phi"].max()) < 1e-6  # one value; rounding of its mean over the particles
+
+
+def test_a_few_backward_draws_do_what_all_pairs_do():
+    _, _, _, sd = data()
+    some, every = (estimate(num).theta.mean["phi"][T // 2 :].mean() for num in (2, None))
+    assert abs(float(some - every)) < 0.5 * sd  # the same filter, the same key: only the smoothing differs
+
+
+@pytest.mark.slow
+def test_models_without_a_statistic_of_their_own_are_served_by_chebyshev():
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, T)
+    found = epf.run(KEY, epf.online_em(model, 100), y, levels=())
+    posterior = exact.quadrature(
+        model, y, {"theta": jnp.linspace(0.3, 1.1, 81)}, exact.nodes_around(y, half_width=0.8, num_nodes=25)
+    )
+    # The prior N(0, .2) pulls the posterior's mean by (sd / .2)^2 of the distance to 0: .7 * (.02 / .2)^2 = .007
+    off = float(found.theta.mean["theta"][T // 2 :].mean()) - float(posterior.mean["theta"][-1])
+    assert abs(off) < 2.0 * float(posterior.sd["theta"][-1])
+
+
+def test_two_parameters_are_learned_together():
+    model = dict_theta()
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7, "offset": 0.5}, T)
+    found = epf.run(KEY, epf.online_em(model, 100, statistic=epf.taylor(model, 1)), y, levels=())
+    for name, truth, sd in (("phi", 0.7, 0.03), ("offset", 0.5, 0.1)):  # sds of the maximum at T = 1000, roughly
+        assert abs(float(found.theta.mean[name][T // 2 :].mean()) - truth) < 4.0 * sd
+
+
+def test_wrong_arguments_are_refused_by_name():
+    model = dict_theta()
+    with pytest.raises(ValueError, match=r"statistic: conjugate is not a sum over the path.*Use epf.taylor"):
+        epf.online_em(model, 10, statistic=epf.conjugate(model))
+    with pytest.raises(ValueError, match="is not a sum over the path"):
+        epf.online_em(model, 10, statistic=epf.chebyshev(model))
+    with pytest.raises(TypeError, match="statistic: expected a Statistic"):
+        epf.online_em(model, 10, statistic="taylor")
+    with pytest.raises(ValueError, match="num_backward: expected a positive whole number"):
+        epf.online_em(model, 10, num_backward=0)
+    with pytest.raises(ValueError, match="online_em: the model's prior is empty"):
+        epf.online_em(
+            epf.StateSpaceModel(
+                {},
+                lambda theta: dist.Normal(0.0, 1.0),
+                lambda theta, x, u: dist.Normal(x, 1.0),
+                lambda theta, x, u: dist.Normal(x, 1.0),
+            ),
+            10,
+        )
