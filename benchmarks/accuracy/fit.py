@@ -15,8 +15,6 @@ root mean square of 1, and nine of ten 90% intervals should hold the truth.
 
 import argparse
 import math
-import multiprocessing
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +27,7 @@ import optax
 from jax.scipy.special import logsumexp
 
 import epf_jax as epf
+from benchmarks.pool import solve_all
 from benchmarks.report import save, show
 from epf_jax import exact
 
@@ -275,25 +274,6 @@ def solve(task: tuple[Callable[[int], dict[str, Any]], int]) -> dict[str, Any]:
     return found
 
 
-def on_one_core(cores: Any) -> None:
-    """Keep this process, whose jax has not started its threads yet, on a core of its own."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {cores.get()})
-
-
-def solve_all(tasks: list[tuple[Callable[[int], dict[str, Any]], int]], num_workers: int) -> list[dict[str, Any]]:
-    """Every task, in order, by `num_workers` processes."""
-    if num_workers == 1:
-        return [solve(task) for task in tasks]
-    context = multiprocessing.get_context("spawn")
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    cores = context.Queue()
-    for i in range(num_workers):
-        cores.put(allowed[i % len(allowed)])
-    with context.Pool(num_workers, on_one_core, (cores,)) as pool:
-        return pool.map(solve, tasks, chunksize=1)
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
@@ -303,7 +283,7 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = {"sin": (sin_fit, sin_maximum), "neural": (neural_fit,)}  # the longest first: the pool ends together
     chosen = [job for part, jobs in jobs.items() if given.part in (None, part) for job in jobs]
     start = time.perf_counter()
-    found = solve_all([(job, i) for job in chosen for i in range(given.series)], given.workers)
+    found = list(solve_all(solve, [(job, i) for job in chosen for i in range(given.series)], given.workers))
     seconds = time.perf_counter() - start
     by_job = {job.__name__: found[k * given.series : (k + 1) * given.series] for k, job in enumerate(chosen)}
     rows: list[dict[str, Any]] = []
