@@ -22,6 +22,7 @@ from epf_jax.filters import (
     extended_parameter_filter,
     liu_west_filter,
     parameter_filter,
+    smc2_filter,
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
@@ -86,6 +87,7 @@ __all__ = [
     "separable",
     "simulate",
     "slice_sampler",
+    "smc2_filter",
     "soft_resampling",
     "stop_gradient_resampling",
     "storvik_filter",

@@ -31,6 +31,7 @@ from epf_jax.filters.base import (
     build_filter,
     check_filter_arguments,
     missing_where,
+    spread_of,
     start,
     step_info,
 )
@@ -39,9 +40,7 @@ from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import SampleInfo, Sampler, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
-from epf_jax.weights import population, reweight
-
-_POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
+from epf_jax.weights import reweight
 
 
 def extended_parameter_filter(
@@ -78,7 +77,7 @@ def extended_parameter_filter(
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = _default_statistic(model) if statistic is None else statistic
-    proposal = _default_proposal(model) if proposal is None else proposal
+    proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
@@ -102,7 +101,7 @@ def storvik_filter(
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = conjugate(model) if statistic is None else statistic
-    proposal = _default_proposal(model) if proposal is None else proposal
+    proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
 
@@ -184,22 +183,18 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
 
 
 def _redraw(key, statistic, coordinates, S, theta, before):
-    """Every particle's theta drawn anew given its statistic, from where it stands.
-
-    Samplers are tuned to the population as it stood before this step. An outlier may have left one survivor since, and
-    copies of one theta have no spread to tune to.
-    """
+    """Every particle's theta drawn anew given its statistic, from where it stands."""
     if coordinates.dim == 0 or not statistic.moves:
         return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
-    z = jax.vmap(coordinates.to_vector)(before.theta)
-    spread = population(z, before.log_weights, _POPULATION_FLOOR * coordinates.scale)
+    spread = spread_of(coordinates, before)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)
-    keys = jax.random.split(key, z.shape[0])
+    keys = jax.random.split(key, before.log_weights.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
 
 
-def _default_proposal(model: StateSpaceModel) -> Proposal:
+def default_proposal(model: StateSpaceModel) -> Proposal:
+    """Fully adapted where the model allows it, bootstrap elsewhere."""
     return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
 
 
