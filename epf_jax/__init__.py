@@ -22,6 +22,7 @@ from epf_jax.filters import (
     extended_parameter_filter,
     liu_west_filter,
     parameter_filter,
+    resample_move_filter,
     smc2_filter,
     storvik_filter,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "plots",
     "random_walk",
     "replicate",
+    "resample_move_filter",
     "residual",
     "run",
     "scale_mixture",

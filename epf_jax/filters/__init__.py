@@ -4,6 +4,7 @@ from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
 from epf_jax.filters.parameter import extended_parameter_filter, parameter_filter, storvik_filter
+from epf_jax.filters.resample_move import resample_move_filter
 from epf_jax.filters.smc2 import smc2_filter
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "extended_parameter_filter",
     "liu_west_filter",
     "parameter_filter",
+    "resample_move_filter",
     "smc2_filter",
     "storvik_filter",
 ]

@@ -28,8 +28,9 @@ class Memory(NamedTuple):
 def empty_memory(model: StateSpaceModel, max_steps: int) -> Memory:
     """Room for `max_steps` observations of the model, as floating-point numbers, and as many inputs."""
     inputs = jax.tree.map(jnp.asarray, example_input(model))
+    y: Any = model.shapes.y
     return Memory(
-        jnp.zeros((max_steps, *model.shapes.y.shape)),
+        jnp.zeros((max_steps, *y.shape)),
         jax.tree.map(lambda row: jnp.zeros((max_steps, *row.shape), row.dtype), inputs),
     )
 
@@ -44,7 +45,7 @@ def remember(memory: Memory, t: Int[Array, ""], y: Array, u: Any) -> Memory:
     return Memory(put(memory.y, y), jax.tree.map(put, memory.u, u))
 
 
-def recall(memory: Memory, t: Int[Array, ""]) -> tuple[Array, Any]:
+def recall(memory: Memory, t: int | Int[Array, ""]) -> tuple[Array, Any]:
     """The observation and the input of row t."""
     return memory.y[t], jax.tree.map(lambda rows: rows[t], memory.u)
 
@@ -65,7 +66,8 @@ def _check_input(rows: Any, u: Any) -> None:
     """Refuse an input that the rows cannot hold: of another structure or shape, or of a finer kind of number."""
     held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
     came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
-    fits = jax.tree.structure(rows) == jax.tree.structure(u) and all(
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (rows, u)]
+    fits = structures[0] == structures[1] and all(
         row.shape[1:] == jnp.shape(leaf) and jnp.promote_types(row.dtype, jnp.result_type(leaf)) == row.dtype
         for row, leaf in zip(jax.tree.leaves(rows), jax.tree.leaves(u), strict=True)
     )

@@ -38,7 +38,7 @@ from epf_jax.filters.base import (
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
-from epf_jax.samplers import SampleInfo, Sampler, random_walk
+from epf_jax.samplers import Sampler, no_draw, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
 from epf_jax.weights import reweight
 
@@ -185,7 +185,7 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
 def _redraw(key, statistic, coordinates, S, theta, before):
     """Every particle's theta drawn anew given its statistic, from where it stands."""
     if coordinates.dim == 0 or not statistic.moves:
-        return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
+        return theta, no_draw()
     spread = spread_of(coordinates, before)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)

@@ -49,8 +49,8 @@ from epf_jax.filters.parameter import default_proposal
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal
-from epf_jax.resampling import Resampler, is_share, resampler_name, select, systematic, when_ess_below
-from epf_jax.samplers import SampleInfo
+from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
+from epf_jax.samplers import SampleInfo, no_draw
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.weights import reweight
 
@@ -157,7 +157,7 @@ def smc2_filter(
         selection = select(key_resample, resample, weighing, (theta, filters))
         theta, filters = selection.particles
         due = selection.resampled & (t <= max_steps)
-        untouched = Rejuvenated(theta, filters, level, selection.log_weights, SampleInfo(jnp.zeros(()), jnp.zeros((), int)))
+        untouched = Rejuvenated(theta, filters, level, selection.log_weights, no_draw())
         theta, filters, level, log_weights, moves = jax.lax.cond(
             due,
             lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, jnp.where(due, t, 0)),
@@ -175,8 +175,8 @@ def smc2_filter(
         f"SMC^2: {N} theta-particles, inner filters of {' or '.join(map(str, sizes))} particles, proposal "
         f"{proposal.name}, {num_moves} PMMH moves, resampling {resampler_name(resample)}, room for {max_steps} steps"
     )
-    which: Any = NestedFilters(True, False, False)
-    by_particle = PARTICLES._replace(S=which)
+    which: Any = (True, False, False)
+    by_particle = PARTICLES._replace(S=NestedFilters(*which))
     return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
 
 
