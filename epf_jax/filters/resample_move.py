@@ -108,7 +108,7 @@ def resample_move_filter(
             return lambda z: coordinates.log_prior(z) + _path_log_density(terms, genealogy, row, num_steps, z)
 
         z = jax.vmap(coordinates.to_vector)(theta)
-        z, moves = each_particle(sampler, key, z, jnp.arange(N), log_target, spread)
+        z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
         moves = SampleInfo(jnp.mean(moves.acceptance), jnp.sum(moves.num_bad))
         return jax.vmap(coordinates.to_theta)(z), moves
 
@@ -119,7 +119,7 @@ def resample_move_filter(
         t = state.t
         genealogy = Genealogy(
             x=before.S.x.at[t].set(state.x, mode="drop"),
-            ancestors=before.S.ancestors.at[t].set(info.ancestors, mode="drop"),
+            ancestors=before.S.ancestors.at[t].set(info.ancestors.astype(jnp.int32), mode="drop"),
             memory=remember(before.S.memory, before.t, missing_where(info.collapsed, y), u),
         )
         chosen = True if rate is None else jax.random.uniform(key_when) < rate / t
