@@ -17,7 +17,9 @@ Algorithm, for t = 1..T:
 
 Moving at rate / t makes the cost per step constant on average. Paths are never copied: the genealogy is written once a
 step, O(N), and followed back from x_t to x_0 wherever a move evaluates a density. Paths coalesce as every particle
-filter's do: the far past of all of them is soon one path, on which all theta then depend.
+filter's do: the far past of all of them is soon one path, on which all theta then depend. `run` writes the genealogy in
+place; `filter.step` on its own copies it at every call, unless its state is given away:
+`jax.jit(filter.step, donate_argnums=1)`.
 
 Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. Gradients in reverse mode are not
 available: the loop over the past has no fixed length.
