@@ -10,6 +10,8 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.filters.inner import inner_filters
+from epf_jax.filters.memory import empty_memory
 from epf_jax.proposals import why_not_fully_adapted
 
 T, N, RUNS = 40, 64, 48
@@ -51,6 +53,24 @@ def exact_state_moments(y, phi, posterior):
     w = posterior / posterior.sum()
     mean = w @ m
     return mean, np.sqrt(w @ (P + (m - mean) ** 2))
+
+
+@pytest.mark.slow
+def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked_for():
+    model, y, _ = case()
+    inner = inner_filters(model, (8, 16), epf.fully_adapted(model))
+    memory = empty_memory(model, T)._replace(y=y, u=jnp.arange(1, T + 1))
+    theta = {"phi": jnp.full(400, 0.6)}
+    rerun = jax.jit(inner.rerun)
+    exactly = np.asarray(exact.kalman_log_evidence(model, {"phi": 0.6}, y))
+    spreads = []
+    for level in (0, 1):
+        found = rerun(jax.random.key(level), jnp.asarray(level), theta, memory, jnp.asarray(25))
+        log_ratio = np.asarray(found.log_evidence) - exactly[24]
+        assert within_standard_errors(np.exp(log_ratio), 1.0)
+        assert np.isfinite(found.log_weights).sum(axis=1).tolist() == [8 * 2**level] * 400
+        spreads.append(np.var(log_ratio))
+    assert 1.5 < spreads[0] / spreads[1] < 3.0  # twice the particles, half the variance, known to 10% from 400 each
 
 
 def test_the_evidence_is_kalmans_though_inner_filters_are_exchanged():

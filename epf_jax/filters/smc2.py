@@ -13,17 +13,17 @@ Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
                  new inner filter over y_1:t and accept with probability p(z') Z(theta') / p(z) Z(theta)
     5. exchange  when few moves were accepted: inner filters of twice the size over y_1:t, weighed by Z_new / Z_old
 
-Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner. Arrays have room for the largest;
-each size is a branch of a `switch` that computes on as many rows as it needs. Departures: V is that of the particles
-before step t (see `spread_of`), and the exchange adds nothing to the evidence: the ratio that its weights average to
-is known to be one.
+Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). Departures: V is
+that of the particles before step t (see `spread_of`), and the exchange adds nothing to the evidence: the ratio that its
+weights average to is known to be one.
 
-A step costs O(N num_inner), one that rejuvenates t times as much for every move; they become rare as t grows. Under
-`vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter takes its step.
+A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
+Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter steps.
 Gradients of the results in reverse mode are not available: the loop over the past has no fixed length.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +35,6 @@ from epf_jax.filters.base import (
     PARTICLES,
     Filter,
     FilterState,
-    StepInfo,
     build_filter,
     check_filter_arguments,
     missing_where,
@@ -43,8 +42,8 @@ from epf_jax.filters.base import (
     start,
     step_info,
 )
-from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
+from epf_jax.filters.inner import InnerFilters, inner_filters, one_of_each
+from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.filters.parameter import default_proposal
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
@@ -52,7 +51,7 @@ from epf_jax.proposals import Proposal, check_proposal
 from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
 from epf_jax.samplers import SampleInfo, no_draw
 from epf_jax.samplers.random_walk import accepted, steps_like
-from epf_jax.weights import reweight
+from epf_jax.weights import reweight, where_rows
 
 
 class NestedFilters(NamedTuple):
@@ -68,20 +67,6 @@ class NestedFilters(NamedTuple):
     filters: FilterState
     level: Int[Array, ""]
     memory: Memory
-
-
-class InnerFilters(NamedTuple):
-    """Known-theta filters, one for each row of theta, all of the size that a level says.
-
-    Attributes:
-        init: `init(key, level, theta) -> filters`, before any observation.
-        step: `step(key, level, theta, filters, y, u) -> filters, info`.
-        rerun: `rerun(key, level, theta, memory, num_steps) -> filters`, new ones after so many observations.
-    """
-
-    init: Callable[..., FilterState]
-    step: Callable[..., tuple[FilterState, StepInfo]]
-    rerun: Callable[..., FilterState]
 
 
 class Rejuvenated(NamedTuple):
@@ -132,7 +117,7 @@ def smc2_filter(
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     N = num_particles
-    inner = _inner_filters(model, sizes, proposal)
+    inner = inner_filters(model, sizes, proposal)
     rejuvenate = _rejuvenation(model.parameters, inner, len(sizes) - 1, num_moves, min_acceptance)
 
     def init(key):
@@ -164,7 +149,7 @@ def smc2_filter(
             lambda: untouched,
         )
 
-        x = _one_of_each(key_state, filters)
+        x = one_of_each(key_state, filters)
         info = step_info(selection, weighing, acceptance=moves.acceptance, num_bad_densities=moves.num_bad)
         num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps)
@@ -178,52 +163,6 @@ def smc2_filter(
     which: Any = (True, False, False)
     by_particle = PARTICLES._replace(S=NestedFilters(*which))
     return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
-
-
-def _inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Proposal) -> InnerFilters:
-    """The library's own filter for a known theta, vmapped over theta, in every size."""
-    room = sizes[-1]
-
-    def filter_of(theta, size):
-        return bootstrap_filter(model, size, theta=theta, proposal=proposal)
-
-    def init(key, level, theta):
-        filters = jax.vmap(lambda key, theta: filter_of(theta, room).init(key))(_key_for_each(key, theta), theta)
-        size = jnp.asarray(sizes, filters.log_weights.dtype)[level]
-        log_weights = jnp.where(jnp.arange(room) < size, -jnp.log(size), -jnp.inf)
-        return filters._replace(log_weights=jnp.broadcast_to(log_weights, filters.log_weights.shape))
-
-    def step_with(size):
-        def step(key, theta, filters, y, u):
-            one = jax.vmap(lambda key, theta, state: filter_of(theta, size).step(key, state, y, u))
-            filters, info = one(_key_for_each(key, theta), theta, _narrowed(filters, size))
-            return _widened(filters, room), info._replace(ancestors=())  # of no use, and of other shapes at each level
-
-        return step
-
-    steps = [step_with(size) for size in sizes]
-
-    def go_on_at(k):
-        def go_on(key, level, theta, filters, memory, num_steps):
-            def step(s, filters):
-                return steps[k](jax.random.fold_in(key, s), theta, filters, *recall(memory, s))[0]
-
-            # A `switch` whose level differs between the runs of a batch takes every branch: the unasked take no steps.
-            return jax.lax.fori_loop(0, jnp.where(level == k, num_steps, 0), step, filters)
-
-        return go_on
-
-    over_the_past = [go_on_at(k) for k in range(len(sizes))]
-
-    def step(key, level, theta, filters, y, u):
-        return jax.lax.switch(level, steps, key, theta, filters, y, u)
-
-    def rerun(key, level, theta, memory, num_steps):
-        key_init, key_steps = jax.random.split(key)
-        filters = init(key_init, level, theta)
-        return jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
-
-    return InnerFilters(init, step, rerun)
 
 
 def _rejuvenation(
@@ -241,7 +180,7 @@ def _rejuvenation(
             filters_new = inner.rerun(key_inner, level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
             uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
             accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))
-            carry = _where_rows(accept, (z_new, filters_new), (z, filters))
+            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new), (z, filters))
             return carry, SampleInfo(jnp.mean(accept, dtype=z.dtype), jnp.sum(bad))
 
         z = jax.vmap(coordinates.to_vector)(theta)
@@ -266,37 +205,6 @@ def _rejuvenation(
         return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
 
     return rejuvenate
-
-
-def _key_for_each(key, theta):
-    return jax.random.split(key, jax.tree.leaves(theta)[0].shape[0])
-
-
-def _narrowed(filters: FilterState, size: int) -> FilterState:
-    """The filters' first `size` particles."""
-    return filters._replace(x=filters.x[:, :size], log_weights=filters.log_weights[:, :size])
-
-
-def _widened(filters: FilterState, room: int) -> FilterState:
-    """The filters with rows of no weight, up to `room` of them."""
-    more = [(0, 0), (0, room - filters.log_weights.shape[1])]
-    x = jnp.pad(filters.x, more + [(0, 0)] * (filters.x.ndim - 2))
-    return filters._replace(x=x, log_weights=jnp.pad(filters.log_weights, more, constant_values=-jnp.inf))
-
-
-def _one_of_each(key, filters: FilterState) -> Float[Array, "N *x"]:
-    """A state drawn from each inner filter."""
-    reached = jnp.cumsum(jnp.exp(filters.log_weights), axis=1)
-    level = jax.random.uniform(key, reached.shape[:1], reached.dtype) * reached[:, -1]
-    at = jnp.sum(reached <= level[:, None], axis=1)
-    return filters.x[jnp.arange(at.shape[0]), at]
-
-
-def _where_rows(flags, new, old):
-    def choose(new, old):
-        return jnp.where(flags.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(choose, new, old)
 
 
 def _sizes(num_inner: Any, max_inner: Any) -> tuple[int, ...]:
