@@ -25,6 +25,8 @@ from epf_jax.filters import (
     online_em,
     parameter_filter,
     particle_learning_filter,
+    resample_move_filter,
+    smc2_filter,
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
@@ -87,6 +89,7 @@ __all__ = [
     "plots",
     "random_walk",
     "replicate",
+    "resample_move_filter",
     "residual",
     "run",
     "scale_mixture",
@@ -94,6 +97,7 @@ __all__ = [
     "separable",
     "simulate",
     "slice_sampler",
+    "smc2_filter",
     "soft_resampling",
     "stop_gradient_resampling",
     "storvik_filter",

@@ -40,7 +40,7 @@ from epf_jax.resampling import (
     warn_of_coarse_positions,
     whole_weights,
 )
-from epf_jax.weights import Weighing, uniform_log_weights
+from epf_jax.weights import Weighing, uniform_log_weights, where_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _fetch(counts: Int[Array, " n"], particles: Any, local: int, axis: str, num:
         # Blocks pass in the order here, here - 1, ..., wrapping round: of those that reach a place, the one of lowest
         # number holds its ancestor.
         better = reached & ((ancestors < 0) | (owner * local + at < ancestors))
-        kept = jax.tree.map(lambda old, new: _where_rows(better, new[at], old), kept, particles)
+        kept = jax.tree.map(lambda old, new: where_rows(better, new[at], old), kept, particles)
         ancestors = jnp.where(better, owner * local + at, ancestors)
         block = jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, axis, ring), block)
         return block, kept, ancestors
@@ -192,10 +192,6 @@ def _fetch(counts: Int[Array, " n"], particles: Any, local: int, axis: str, num:
     start = ((counts, particles), particles, jnp.full(local, -1, jnp.int32))
     _, kept, ancestors = jax.lax.fori_loop(0, num, pass_by, start)
     return kept, ancestors
-
-
-def _where_rows(flags: Array, new: Array, old: Array) -> Array:
-    return jnp.where(flags.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
 def _on_each(mesh: Mesh, function: Callable) -> Callable:

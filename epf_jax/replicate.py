@@ -15,7 +15,7 @@ from epf_jax.filters import Filter
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
-from epf_jax.series import check_lengths, check_series, rows_per_series, y_shape
+from epf_jax.series import check_lengths, check_room, check_series, rows_per_series, y_shape
 
 
 def replicate(
@@ -70,6 +70,7 @@ def replicate(
             f"jax.random.split(key, {y.shape[0]})."
         )
     num_steps = y.shape[1] if per_series else y.shape[0]
+    check_room(example, num_steps)
     rows = rows_per_series(inputs, num, num_steps) if inputs_per_series else input_rows(inputs, num_steps)
     check_model(example.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
     levels = check_levels(levels)

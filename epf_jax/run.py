@@ -22,11 +22,11 @@ from tqdm.auto import tqdm
 
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import PARTICLES, check_state
+from epf_jax.filters.base import check_state
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results, pack, record, unpack
-from epf_jax.series import check_series
+from epf_jax.series import check_room, check_series
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -66,6 +66,7 @@ def run(
     num_steps = y.shape[0]
     if state is not None:
         check_state(state, filter_)
+    check_room(filter_, num_steps, 0 if state is None else state.t)
     first = 1 if state is None else state.t + 1
     inputs = input_rows(inputs, num_steps, first)
     check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
@@ -104,7 +105,7 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs):
 
     # One batch of keys for all steps, rather than one more small computation in every turn of the loop.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
-    scan = partial(scan_on_device, body, filter_.num_particles, PARTICLES)
+    scan = partial(scan_on_device, body, filter_.num_particles, filter_.by_particle)
     scan = scan if remat_every is None else partial(_in_segments, scan, remat_every)
     final, rows = scan(state, (keys, y, inputs))
     rows = unpack(rows, layout["row"])

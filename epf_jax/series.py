@@ -62,6 +62,16 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
         )
 
 
+def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
+    """Refuse more observations than a filter that keeps them has room for."""
+    if filter_.max_steps is None or isinstance(before, jax.core.Tracer) or before + num_steps <= filter_.max_steps:
+        return
+    raise ValueError(
+        f"y: {num_steps} observations after {int(before)} earlier ones are more than the {filter_.max_steps} that this "
+        f"filter has room for. Build it with max_steps={int(before) + num_steps} or more."
+    )
+
+
 def y_shape(filter_: Filter) -> tuple[int, ...] | None:
     """Shape of one observation, or None where the model cannot tell before it sees inputs."""
     y = filter_.model.shapes.y

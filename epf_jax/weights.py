@@ -155,6 +155,11 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     return Population(mean, cholesky(covariance))
 
 
+def where_rows(flags: Bool[Array, " N"], new: Float[Array, "N *d"], old: Float[Array, "N *d"]) -> Float[Array, "N *d"]:
+    """The new rows where the flags are true, the old ones elsewhere."""
+    return jnp.where(flags.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+
 def counted(values: Float[Array, "N *d"], w: Float[Array, " N"]) -> Float[Array, "N *d"]:
     """Zeros where the weight is zero: such a particle may be infinite, and must not count."""
     return jnp.where((w > 0).reshape((-1,) + (1,) * (values.ndim - 1)), values, 0.0)

@@ -98,6 +98,20 @@ def test_what_has_no_rule_is_named(step, reason):
         on_chip(step, jnp.zeros(N))
 
 
+@pytest.mark.parametrize("build", [epf.smc2_filter, epf.resample_move_filter])
+def test_filters_that_remember_the_series_are_left_to_xla(build):
+    filter_ = build(epf.models.ar1(), N, max_steps=T)
+    rows = (jax.random.split(jax.random.key(2), T), jnp.zeros(T), jnp.arange(1, T + 1))
+    state = jax.eval_shape(filter_.init, jax.random.key(1))
+
+    def whole(state, rows):
+        step = lambda state, row: filter_.step(row[0], state, *row[1:])  # noqa: E731
+        return scan_on_chip(step, N, filter_.by_particle, state, rows, interpret=True)
+
+    with pytest.raises(NotFusable, match="that all particles share"):
+        jax.eval_shape(whole, state, rows)
+
+
 def test_a_kernel_that_would_take_minutes_to_compile_is_left_to_xla(monkeypatch):
     monkeypatch.setattr(cells, "MAX_OPERATIONS", 5)
     with pytest.raises(NotFusable, match="more than 5 operations"):

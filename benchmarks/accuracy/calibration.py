@@ -1,9 +1,9 @@
 """Simulation-based calibration (Talts et al. 2018): is what a method claims about theta true as often as it says?
 
 theta is drawn from the prior, a series from theta, and the rank of theta among independent draws from the method's
-posterior is noted. If the posterior is right the ranks are uniform. A method leaves the band when a bin of the histogram
-holds more or fewer ranks than all but 1% of uniform ones would have in any of their bins: too many at both ends mean
-intervals that are too narrow, a slope means a bias.
+posterior is noted. If the posterior is right the ranks are uniform. A method leaves the band when a bin of the
+histogram holds more or fewer ranks than all but 1% of uniform ones would have in any of their bins: too many at both
+ends mean intervals that are too narrow, a slope means a bias.
 
     python -m benchmarks.accuracy.calibration --workers 8 [--replicates 200]
 """

@@ -13,10 +13,12 @@ from epf_jax.densities import sample_each
 from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
-from epf_jax.parameters import Theta
+from epf_jax.parameters import Parameters, Theta
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
-from epf_jax.weights import Weighing, uniform_log_weights
+from epf_jax.weights import Population, Weighing, population, uniform_log_weights
+
+_POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
 
 
 class FilterState(NamedTuple):
@@ -51,6 +53,7 @@ class StepInfo(NamedTuple):
         num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
         collapsed: whether every weight was zero; the particles and their old weights are then kept.
         log_increment: log p(y_t | y_1:t-1), estimated.
+        overflowed: whether the observation came after the filter's `max_steps`; theta cannot be moved from there on.
     """
 
     ess: Float[Array, ""]
@@ -61,6 +64,11 @@ class StepInfo(NamedTuple):
     num_bad_densities: Int[Array, ""]
     collapsed: Bool[Array, ""]
     log_increment: Float[Array, ""]
+    overflowed: Bool[Array, ""]
+
+
+_which: Any = (True, True, True, True, False, False)
+PARTICLES = FilterState(*_which)  # which parts of a state have a row for each particle
 
 
 class Filter(NamedTuple):
@@ -73,6 +81,8 @@ class Filter(NamedTuple):
         num_particles: N.
         description: the algorithm and its parts, in words; what `print` shows.
         mesh: the devices that its particles are spread over, or None for one device.
+        by_particle: a prefix of its states: True where leaves have a row for each particle, False elsewhere.
+        max_steps: the most observations that it has room for, or None where it keeps none.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -81,13 +91,11 @@ class Filter(NamedTuple):
     num_particles: int
     description: str = ""
     mesh: Mesh | None = None
+    by_particle: FilterState = PARTICLES
+    max_steps: int | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
-
-
-_which: Any = (True, True, True, True, False, False)
-PARTICLES = FilterState(*_which)  # which parts of a state have a row for each particle
 
 
 def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
@@ -102,7 +110,15 @@ def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statist
 
 
 def build_filter(
-    model: StateSpaceModel, num_particles: int, init: Callable, step: Callable, description: str, resample: Resampler
+    model: StateSpaceModel,
+    num_particles: int,
+    init: Callable,
+    step: Callable,
+    description: str,
+    resample: Resampler,
+    *,
+    by_particle: FilterState = PARTICLES,
+    max_steps: int | None = None,
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
@@ -114,11 +130,11 @@ def build_filter(
     def turn(state, row):
         key, y, u = row
         state, info = step(key, state, y, u)
-        return spread_particles(mesh, _strongly_typed(state), PARTICLES), info
+        return spread_particles(mesh, _strongly_typed(state), by_particle), info
 
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
-        return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), PARTICLES)
+        return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), by_particle)
 
     def step_state(key, state, y, u=None):
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
@@ -126,9 +142,10 @@ def build_filter(
         check_is_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
-        return step_on_device(turn, num_particles, PARTICLES, state, (key, y, u))
+        return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
-    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description, mesh)
+    jitted = jax.jit(init_state), jax.jit(step_state)
+    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:
@@ -193,4 +210,14 @@ def step_info(selection: Selection, *weighings: Weighing, acceptance: Any, num_b
         num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities, float)).astype(int),  # as `weights.count` does
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
         log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])) + selection.log_increment,
+        overflowed=jnp.array(False),
     )
+
+
+def spread_of(coordinates: Parameters, state: FilterState) -> Population:
+    """Location and scale of the particles' theta, which samplers are tuned to: those of a state before the step.
+
+    An outlier may leave one survivor of the step, and copies of one theta have no spread to tune to.
+    """
+    z = jax.vmap(coordinates.to_vector)(state.theta)
+    return population(z, state.log_weights, _POPULATION_FLOOR * coordinates.scale)

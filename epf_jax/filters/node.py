@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.densities import sample_each
-from epf_jax.filters.base import Filter, FilterState, StepInfo, build_filter, check_filter_arguments
+from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import compress, expand, lagrange, node_counts, points
@@ -144,6 +144,7 @@ def node_filter(
             num_bad_densities=jnp.zeros((), int),
             collapsed=collapsed,
             log_increment=log_increment,
+            overflowed=jnp.array(False),
         )
 
         S, log_weights = _replace(coordinates, between, reach, S._replace(log_mass=log_mass), log_weights)
@@ -154,7 +155,7 @@ def node_filter(
         f"node filter: {' x '.join(map(str, counts))} nodes of theta with {num_inner} particles each, proposal "
         f"{proposal.name}, resampling {resampler_name(resample)}"
     )
-    return build_filter(model, num_points, init, step, description, resample)
+    return build_filter(model, num_points, init, step, description, resample, by_particle=PARTICLES._replace(S=False))
 
 
 class _Between(NamedTuple):

@@ -31,17 +31,16 @@ from epf_jax.filters.base import (
     build_filter,
     check_filter_arguments,
     missing_where,
+    spread_of,
     start,
     step_info,
 )
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal, default_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
-from epf_jax.samplers import SampleInfo, Sampler, random_walk
+from epf_jax.samplers import Sampler, no_draw, random_walk
 from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
-from epf_jax.weights import population, reweight
-
-_POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
+from epf_jax.weights import reweight
 
 
 def extended_parameter_filter(
@@ -215,18 +214,13 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
 
 
 def _redraw(key, statistic, coordinates, S, theta, before):
-    """Every particle's theta drawn anew given its statistic, from where it stands.
-
-    Samplers are tuned to the population as it stood before this step. An outlier may have left one survivor since, and
-    copies of one theta have no spread to tune to.
-    """
+    """Every particle's theta drawn anew given its statistic, from where it stands."""
     if coordinates.dim == 0 or not statistic.moves:
-        return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
-    z = jax.vmap(coordinates.to_vector)(before.theta)
-    spread = population(z, before.log_weights, _POPULATION_FLOOR * coordinates.scale)
+        return theta, no_draw()
+    spread = spread_of(coordinates, before)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)
-    keys = jax.random.split(key, z.shape[0])
+    keys = jax.random.split(key, before.log_weights.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
 
 

@@ -126,6 +126,9 @@ def scan_on_chip(
         *(np.shape(const)[:1] == (num_particles,) for const in consts),
         *jax.tree.leaves(jax.tree.map(lambda flag, tree: jax.tree.map(lambda _: flag, tree), by_particle, state)),
     ]
+    for leaf, flag in zip(leaves, flags[len(consts) :], strict=True):
+        if not flag and leaf.ndim:  # a memory of the series, say: too long for registers, whichever row is read
+            raise NotFusable(f"a state with an array of shape {leaf.shape} that all particles share")
     variables = [*jaxpr.constvars, *jaxpr.invars]
     before, row_variables = variables[: len(flags)], variables[len(flags) :]
     states, outs = jaxpr.outvars[: len(leaves)], jaxpr.outvars[len(leaves) :]

@@ -29,6 +29,11 @@ def exact_draw(dtype: Any) -> SampleInfo:
     return SampleInfo(jnp.ones((), dtype), jnp.zeros((), int))
 
 
+def no_draw() -> SampleInfo:
+    """The report where theta was left as it is."""
+    return SampleInfo(jnp.zeros(()), jnp.zeros((), int))
+
+
 def unit_population(theta: Float[Array, " P"]) -> Population:
     """A population about theta with unit scale, for a kernel used on its own."""
     return Population(theta, jnp.eye(theta.shape[0], dtype=theta.dtype))

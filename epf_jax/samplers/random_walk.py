@@ -7,10 +7,11 @@ particle population's own covariance (Chopin 2002), or the identity for a fixed 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
+from epf_jax.weights import Population
 
 
 def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_steps: int = 1) -> Sampler:
@@ -37,28 +38,39 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         return move(draw(key, theta.shape, theta.dtype), theta, log_density, population)
 
     def move(numbers, theta, log_density, population):
-        dim = theta.shape[0]
         if step_size is None:
-            scale_tril = population.scale_tril * (2.38 / jnp.sqrt(dim))
+            scale_tril = steps_like(population)
         else:
             scale_tril = jnp.diag(per_coordinate("step_size", step_size, theta))
         directions, uniforms = numbers
         moves = directions @ scale_tril.T
-        lowest = jnp.finfo(theta.dtype).min
 
         def metropolis(carry, draws):
             z, log_p = carry
             by, uniform = draws
             z_new = z + by
             log_p_new = log_density(z_new)
-            # A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN
-            # compares as False, so that no place whose density cannot be evaluated is moved to.
-            ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
-            accept = uniform < ratio
-            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, jnp.isnan(ratio))
+            accept, bad = accepted(uniform, log_p, log_p_new)
+            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, bad)
 
         start = (theta, log_density(theta))
-        (theta, _), (accepted, bad) = jax.lax.scan(metropolis, start, (moves, uniforms), unroll=min(num_steps, 4))
-        return theta, SampleInfo(jnp.mean(accepted, dtype=theta.dtype), jnp.sum(bad))
+        (theta, _), (accepts, bad) = jax.lax.scan(metropolis, start, (moves, uniforms), unroll=min(num_steps, 4))
+        return theta, SampleInfo(jnp.mean(accepts, dtype=theta.dtype), jnp.sum(bad))
 
     return Sampler(step, "random_walk", draw=draw, move=move)
+
+
+def steps_like(population: Population) -> Float[Array, "P P"]:
+    r"""The scale of a random walk for a target shaped like the population: :math:`2.38/\sqrt{P}` times its own."""
+    return population.scale_tril * (2.38 / jnp.sqrt(population.mean.shape[0]))
+
+
+def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array, "..."], Bool[Array, "..."]]:
+    """Whether Metropolis' rule moves from one log-density to another, and whether the new one is NaN.
+
+    A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN compares
+    as False, so that no place whose density cannot be evaluated is moved to.
+    """
+    lowest = jnp.finfo(log_p.dtype).min
+    ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
+    return uniform < ratio, jnp.isnan(ratio)

@@ -1,9 +1,7 @@
 """No statistic: theta is drawn from the prior once and never again. SIR on the augmented state (x, theta)."""
 
-import jax.numpy as jnp
-
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.samplers import SampleInfo
+from epf_jax.samplers import no_draw
 from epf_jax.statistics.base import Statistic
 
 
@@ -23,6 +21,6 @@ def frozen(model: StateSpaceModel) -> Statistic:
         return coordinates.log_prior(z) - coordinates.log_jacobian(z)
 
     def sample(key, S, theta, population=None):
-        return theta, SampleInfo(jnp.zeros(()), jnp.zeros((), int))
+        return theta, no_draw()
 
     return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior, moves=False, name="frozen")

@@ -1,0 +1,103 @@
+"""Inner filters: the library's own filter for a known theta, one for each of N values of theta, in several sizes.
+
+The size is a level that may change while the program runs, and shapes may not: arrays have room for the largest size,
+and each size is a branch of a `switch` that computes on as many rows as it needs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.filters.base import FilterState, StepInfo
+from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.memory import recall
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal
+
+
+class InnerFilters(NamedTuple):
+    """Known-theta filters, one for each row of theta, all of the size that a level says.
+
+    Attributes:
+        init: `init(key, level, theta) -> filters`, before any observation.
+        step: `step(key, level, theta, filters, y, u) -> filters, info`.
+        rerun: `rerun(key, level, theta, memory, num_steps) -> filters`, new ones after so many observations.
+    """
+
+    init: Callable[..., FilterState]
+    step: Callable[..., tuple[FilterState, StepInfo]]
+    rerun: Callable[..., FilterState]
+
+
+def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Proposal) -> InnerFilters:
+    """The library's own filter for a known theta, vmapped over theta, in every size."""
+    room = sizes[-1]
+
+    def filter_of(theta, size):
+        return bootstrap_filter(model, size, theta=theta, proposal=proposal)
+
+    def init(key, level, theta):
+        filters = jax.vmap(lambda key, theta: filter_of(theta, room).init(key))(_key_for_each(key, theta), theta)
+        size = jnp.asarray(sizes, filters.log_weights.dtype)[level]
+        log_weights = jnp.where(jnp.arange(room) < size, -jnp.log(size), -jnp.inf)
+        return filters._replace(log_weights=jnp.broadcast_to(log_weights, filters.log_weights.shape))
+
+    def step_with(size):
+        def step(key, theta, filters, y, u):
+            one = jax.vmap(lambda key, theta, state: filter_of(theta, size).step(key, state, y, u))
+            filters, info = one(_key_for_each(key, theta), theta, _narrowed(filters, size))
+            return _widened(filters, room), info._replace(ancestors=())  # of no use, and of other shapes at each level
+
+        return step
+
+    steps = [step_with(size) for size in sizes]
+
+    def go_on_at(k):
+        def go_on(key, level, theta, filters, memory, num_steps):
+            def step(s, filters):
+                return steps[k](jax.random.fold_in(key, s), theta, filters, *recall(memory, s))[0]
+
+            # A `switch` whose level differs between the runs of a batch takes every branch: the unasked take no steps.
+            return jax.lax.fori_loop(0, jnp.where(level == k, num_steps, 0), step, filters)
+
+        return go_on
+
+    over_the_past = [go_on_at(k) for k in range(len(sizes))]
+
+    def step(key, level, theta, filters, y, u):
+        return jax.lax.switch(level, steps, key, theta, filters, y, u)
+
+    def rerun(key, level, theta, memory, num_steps):
+        key_init, key_steps = jax.random.split(key)
+        filters = init(key_init, level, theta)
+        return jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
+
+    return InnerFilters(init, step, rerun)
+
+
+def one_of_each(key: PRNGKeyArray, filters: FilterState) -> Float[Array, "N *x"]:
+    """A state drawn from each inner filter."""
+    reached = jnp.cumsum(jnp.exp(filters.log_weights), axis=1)
+    level = (1.0 - jax.random.uniform(key, reached.shape[:1], reached.dtype)) * reached[:, -1]
+    at = jnp.sum(reached < level[:, None], axis=1)  # the level is above zero: no row of no weight is drawn
+    return filters.x[jnp.arange(at.shape[0]), at]
+
+
+def _key_for_each(key: PRNGKeyArray, theta: Theta) -> PRNGKeyArray:
+    return jax.random.split(key, jax.tree.leaves(theta)[0].shape[0])
+
+
+def _narrowed(filters: FilterState, size: int) -> FilterState:
+    """The filters' first `size` particles."""
+    return filters._replace(x=filters.x[:, :size], log_weights=filters.log_weights[:, :size])
+
+
+def _widened(filters: FilterState, room: int) -> FilterState:
+    """The filters with rows of no weight, up to `room` of them."""
+    more = [(0, 0), (0, room - filters.log_weights.shape[1])]
+    x = jnp.pad(filters.x, more + [(0, 0)] * (filters.x.ndim - 2))
+    return filters._replace(x=x, log_weights=jnp.pad(filters.log_weights, more, constant_values=-jnp.inf))

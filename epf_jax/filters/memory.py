@@ -1,0 +1,78 @@
+"""What a filter keeps that goes back over the whole series now and then: every observation and input so far.
+
+The buffers have a fixed length, `max_steps`. `run` refuses a series that they have no room for; a step beyond them is
+marked `overflowed` in its `StepInfo`, and from there on the filter weighs and resamples but moves theta no more.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from epf_jax.checks import check_whole_number
+from epf_jax.differentiable import transport_resampling
+from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.resampling import Resampler, layers
+from epf_jax.statistics.base import check_model_learns
+from epf_jax.terms import require_inspectable
+
+
+class Memory(NamedTuple):
+    """Observations y_1..y_t and inputs u_1..u_t, in the first t of `max_steps` rows."""
+
+    y: Float[Array, "max_steps *y"]
+    u: Any
+
+
+def empty_memory(model: StateSpaceModel, max_steps: int) -> Memory:
+    """Room for `max_steps` observations of the model, as floating-point numbers, and as many inputs."""
+    inputs = jax.tree.map(jnp.asarray, example_input(model))
+    y: Any = model.shapes.y
+    return Memory(
+        jnp.zeros((max_steps, *y.shape)),
+        jax.tree.map(lambda row: jnp.zeros((max_steps, *row.shape), row.dtype), inputs),
+    )
+
+
+def remember(memory: Memory, t: Int[Array, ""], y: Array, u: Any) -> Memory:
+    """The memory with y and u in row t; beyond its last row it stays as it is."""
+    _check_input(memory.u, u)
+
+    def put(rows, row):
+        return rows.at[t].set(jnp.asarray(row, rows.dtype), mode="drop")
+
+    return Memory(put(memory.y, y), jax.tree.map(put, memory.u, u))
+
+
+def recall(memory: Memory, t: int | Int[Array, ""]) -> tuple[Array, Any]:
+    """The observation and the input of row t."""
+    return memory.y[t], jax.tree.map(lambda rows: rows[t], memory.u)
+
+
+def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, resample: Resampler) -> None:
+    """Refuse what a filter that remembers cannot work with, by name."""
+    check_model_learns(model, who)
+    check_whole_number("max_steps", max_steps, hint="It is the most observations that the filter will be given.")
+    require_inspectable(model, who)
+    if any(isinstance(layer, transport_resampling) for layer in layers(resample)):
+        raise TypeError(
+            f"resample: transport_resampling moves particles and chooses no ancestors, but {who} must know whose past "
+            "each particle has. Use epf.systematic, or epf.when_ess_below(0.5)."
+        )
+
+
+def _check_input(rows: Any, u: Any) -> None:
+    """Refuse an input that the rows cannot hold: of another structure or shape, or of a finer kind of number."""
+    held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
+    came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (rows, u)]
+    fits = structures[0] == structures[1] and all(
+        row.shape[1:] == jnp.shape(leaf) and jnp.promote_types(row.dtype, jnp.result_type(leaf)) == row.dtype
+        for row, leaf in zip(jax.tree.leaves(rows), jax.tree.leaves(u), strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"inputs: the filter keeps inputs like the model's example_input, {held}, but a row came as {came}. Build "
+            "the model with StateSpaceModel(..., example_input=inputs[0])."
+        )

@@ -1,0 +1,167 @@
+r"""Resample-move: SIR whose theta is moved given each particle's whole path (Gilks and Berzuini 2001).
+
+Every particle carries theta in its state, as SIR does. Now and then a move that leaves
+
+.. math:: p(\theta \mid x_{0:t}, y_{1:t}) \propto p(\theta)\, p(x_0 \mid \theta) \prod_{s \le t}
+          p(x_s \mid x_{s-1}, \theta)\, p(y_s \mid x_s, \theta)
+
+invariant gives copies of one theta values of their own. No statistic is needed, and none approximates: the density is
+evaluated along the path, which takes O(t).
+
+Algorithm, for t = 1..T:
+
+    1. SIR      the parameter filter's step with theta frozen: draw, weigh, resample x and theta
+    2. record   x_t, and the rows of generation t-1 that the particles descend from
+    3. move     with probability min(1, rate / t): random-walk steps of every theta, scaled by the population's
+                covariance in unconstrained coordinates, its density read along the lineage of the particle
+
+Moving at rate / t makes the cost per step constant on average. Paths are never copied: the genealogy is written once a
+step, O(N), and followed back from x_t to x_0 wherever a move evaluates a density. Paths coalesce as every particle
+filter's do: the far past of all of them is soon one path, on which all theta then depend. `run` writes the genealogy in
+place; `filter.step` on its own copies it at every call, unless its state is given away:
+`jax.jit(filter.step, donate_argnums=1)`.
+
+Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. Gradients in reverse mode are not
+available: the loop over the past has no fixed length.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.filters.base import (
+    PARTICLES,
+    Filter,
+    build_filter,
+    check_filter_arguments,
+    missing_where,
+    spread_of,
+)
+from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
+from epf_jax.filters.parameter import parameter_filter
+from epf_jax.model import StateSpaceModel
+from epf_jax.proposals import Proposal, default_proposal
+from epf_jax.resampling import Resampler, resampler_name, systematic
+from epf_jax.samplers import SampleInfo, each_particle, no_draw, random_walk
+from epf_jax.statistics import frozen
+from epf_jax.terms import Terms, path_terms
+
+
+class Genealogy(NamedTuple):
+    """The statistic S of resample-move: every generation of states, and who descends from whom.
+
+    Attributes:
+        x: generations x_0..x_t, in the first t + 1 rows.
+        ancestors: for each particle of generation s, in row s, the row of generation s - 1 that it descends from.
+        memory: the observations so far.
+    """
+
+    x: Float[Array, "max_steps+1 N *x"]
+    ancestors: Int[Array, "max_steps+1 N"]
+    memory: Memory
+
+
+def resample_move_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    max_steps: int,
+    rate: float | None = 20.0,
+    num_moves: int = 1,
+    proposal: Proposal | None = None,
+    resample: Resampler = systematic,
+) -> Filter:
+    """Resample-move: SIR with theta moved given the particles' own paths, exactly.
+
+    Args:
+        model: the state-space model. One that reads inputs needs its `example_input`.
+        num_particles: N.
+        max_steps: the most observations that the filter will be given: it keeps every generation of states. `run`
+            refuses a longer series; a step beyond is reported as `overflowed`, and theta is moved no more.
+        rate: all particles move at step t with probability min(1, rate / t), so that a step costs, on average, as much
+            as `rate` evaluations of one step's densities, however long the series; None moves at every step, which
+            costs O(t).
+        num_moves: random-walk steps to a move.
+        proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
+            `epf.bootstrap()`.
+        resample: the resampling scheme.
+    """
+    check_filter_arguments(model, num_particles, resample)
+    check_memory_arguments("resample_move_filter", model, max_steps, resample)
+    check_whole_number("num_moves", num_moves, hint="One random-walk step to a move is usual.")
+    if rate is not None:
+        check_positive("rate", rate, "a positive number of moves, or None to move at every step")
+    proposal = default_proposal(model) if proposal is None else proposal
+    N, coordinates = num_particles, model.parameters
+    sir = parameter_filter(model, N, frozen(model), proposal=proposal, resample=resample)
+    sampler, terms = random_walk(num_steps=num_moves), path_terms(model)
+
+    def init(key):
+        state = sir.init(key)
+        x = jnp.zeros((max_steps + 1, *state.x.shape), state.x.dtype).at[0].set(state.x)
+        ancestors = jnp.zeros((max_steps + 1, N), jnp.int32)
+        return state._replace(S=Genealogy(x, ancestors, empty_memory(model, max_steps)))
+
+    def move(key, theta, spread, genealogy, num_steps):
+        def log_target(row):
+            return lambda z: coordinates.log_prior(z) + _path_log_density(terms, genealogy, row, num_steps, z)
+
+        z = jax.vmap(coordinates.to_vector)(theta)
+        z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
+        moves = SampleInfo(jnp.mean(moves.acceptance), jnp.sum(moves.num_bad))
+        return jax.vmap(coordinates.to_theta)(z), moves
+
+    def step(key, before, y, u):
+        key_sir, key_when, key_move = jax.random.split(key, 3)
+        y = jnp.asarray(y, float)
+        state, info = sir.step(key_sir, before._replace(S=()), y, u)
+        t = state.t
+        genealogy = Genealogy(
+            x=before.S.x.at[t].set(state.x, mode="drop"),
+            ancestors=before.S.ancestors.at[t].set(info.ancestors.astype(jnp.int32), mode="drop"),
+            memory=remember(before.S.memory, before.t, missing_where(info.collapsed, y), u),
+        )
+        chosen = True if rate is None else jax.random.uniform(key_when) < rate / t
+        due = chosen & (t <= max_steps)
+
+        spread = spread_of(coordinates, before)
+        theta, moves = jax.lax.cond(
+            due,
+            # In a batch, runs that are not due are moved as well, and not heard of: they go back over no steps.
+            lambda: move(key_move, state.theta, spread, genealogy, jnp.where(due, t, 0)),
+            lambda: (state.theta, no_draw()),
+        )
+        info = info._replace(acceptance=moves.acceptance, num_bad_densities=moves.num_bad, overflowed=t > max_steps)
+        return state._replace(theta=theta, S=genealogy), info
+
+    description = (
+        f"resample-move: {N} particles, {num_moves} random-walk step{'s' if num_moves > 1 else ''} at "
+        f"{'every step' if rate is None else f'rate {rate:g} / t'}, proposal {proposal.name}, resampling "
+        f"{resampler_name(resample)}, room for {max_steps} steps"
+    )
+    shared: Any = False  # a generation is a row of the genealogy, particles lie along its second axis
+    by_particle = PARTICLES._replace(S=shared)
+    return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
+
+
+def _path_log_density(
+    terms: Terms, genealogy: Genealogy, row: Int[Array, ""], num_steps: Int[Array, ""], z: Float[Array, " P"]
+) -> Float[Array, ""]:
+    """Log-density of the terms that theta enters, along the path that ends in a row of the last generation."""
+    x, ancestors, memory = genealogy
+
+    def back(k, carry):
+        row, x_t, total = carry
+        t = num_steps - k
+        row = ancestors[t, row]
+        x_prev = x[t - 1, row]
+        y, u = recall(memory, t - 1)
+        total += sum(term.log_prob(z, x_prev, x_t, y, u) for term in terms.steps)
+        return row, x_prev, total
+
+    row, x_0, total = jax.lax.fori_loop(0, num_steps, back, (row, x[num_steps, row], jnp.zeros((), z.dtype)))
+    y, u = recall(memory, 0)
+    return total + sum(term.log_prob(z, x_0, x_0, y, u) for term in terms.initial)

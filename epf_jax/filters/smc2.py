@@ -1,0 +1,216 @@
+r"""SMC^2: a particle filter over theta whose every particle runs a particle filter over x (Chopin et al. 2013).
+
+N theta-particles are weighted by the likelihoods that their own inner filters estimate. When the weights have become
+uneven, theta is resampled and moved by particle marginal Metropolis-Hastings (PMMH), whose acceptance needs the
+likelihood of a new theta: its inner filter runs over y_1..y_t from the start, out of a memory of the observations.
+
+Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
+
+    1. step      each theta's inner filter; its evidence increment estimates p(y_t | y_1:t-1, theta)
+    2. weigh     theta by the increment; the weighted mean of the increments is the evidence of y_t
+    3. resample  theta and its inner filter, when the effective sample size is low; if so
+    4. move      theta' ~ N(theta, (2.38^2 / P) V), V the population's covariance in unconstrained coordinates z; run a
+                 new inner filter over y_1:t and accept with probability p(z') Z(theta') / p(z) Z(theta)
+    5. exchange  when few moves were accepted: inner filters of twice the size over y_1:t, weighed by Z_new / Z_old
+
+Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). Departures: V is
+that of the particles before step t (see `spread_of`), and the exchange adds nothing to the evidence: the ratio that its
+weights average to is known to be one.
+
+A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
+Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter steps.
+Gradients of the results in reverse mode are not available: the loop over the past has no fixed length.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from epf_jax.checks import check_whole_number
+from epf_jax.filters.base import (
+    PARTICLES,
+    Filter,
+    FilterState,
+    build_filter,
+    check_filter_arguments,
+    missing_where,
+    spread_of,
+    start,
+    step_info,
+)
+from epf_jax.filters.inner import InnerFilters, inner_filters, one_of_each
+from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import Parameters, Theta
+from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
+from epf_jax.samplers import SampleInfo, no_draw
+from epf_jax.samplers.random_walk import accepted, steps_like
+from epf_jax.weights import reweight, where_rows
+
+
+class NestedFilters(NamedTuple):
+    """The statistic S of SMC^2.
+
+    Attributes:
+        filters: the states of the inner filters, a row for each theta; rows of unused inner particles weigh nothing.
+            `log_evidence` is log Z, the likelihood that each theta has so far.
+        level: the inner filters' size is num_inner 2^level.
+        memory: the observations so far.
+    """
+
+    filters: FilterState
+    level: Int[Array, ""]
+    memory: Memory
+
+
+class Rejuvenated(NamedTuple):
+    """Theta-particles after moves, and perhaps an exchange; `moves` reports of the moves."""
+
+    theta: Theta
+    filters: FilterState
+    level: Int[Array, ""]
+    log_weights: Float[Array, " N"]
+    moves: SampleInfo
+
+
+def smc2_filter(
+    model: StateSpaceModel,
+    num_particles: int,
+    *,
+    max_steps: int,
+    num_inner: int = 64,
+    max_inner: int | None = None,
+    num_moves: int = 2,
+    min_acceptance: float = 0.15,
+    proposal: Proposal | None = None,
+    resample: Resampler | None = None,
+) -> Filter:
+    """SMC^2: theta learned without approximation by any statistic, at a cost that grows with the series.
+
+    Args:
+        model: the state-space model. One that reads inputs needs its `example_input`.
+        num_particles: N, how many values of theta, each with its own inner filter.
+        max_steps: the most observations that the filter will be given: it remembers them all. `run` refuses a longer
+            series; a step beyond is reported as `overflowed`, and theta is moved no more.
+        num_inner: particles of each inner filter at the start.
+        max_inner: how far their number may double, where few moves are accepted; 4 num_inner by default. Each size is
+            compiled on its own.
+        num_moves: PMMH moves at each rejuvenation.
+        min_acceptance: the acceptance rate below which the number of inner particles doubles.
+        proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
+            otherwise `epf.bootstrap()`.
+        resample: when and how theta is resampled; `epf.when_ess_below(0.5)` by default. Whenever it does, theta moves.
+    """
+    resample = when_ess_below(0.5) if resample is None else resample
+    check_filter_arguments(model, num_particles, resample)
+    check_memory_arguments("smc2_filter", model, max_steps, resample)
+    sizes = _sizes(num_inner, max_inner)
+    check_whole_number("num_moves", num_moves, hint="One to five are usual.")
+    if not is_share(min_acceptance):
+        raise ValueError(f"min_acceptance: expected an acceptance rate from 0 to 1, got {min_acceptance!r}.")
+    proposal = default_proposal(model) if proposal is None else proposal
+    check_proposal(proposal, model)
+    N = num_particles
+    inner = inner_filters(model, sizes, proposal)
+    rejuvenate = _rejuvenation(model.parameters, inner, len(sizes) - 1, num_moves, min_acceptance)
+
+    def init(key):
+        key_theta, key_inner = jax.random.split(key)
+        state = start(key_theta, model, N, lambda x_0: ())
+        level = jnp.zeros((), int)
+        filters = inner.init(key_inner, level, state.theta)
+        return state._replace(S=NestedFilters(filters, level, empty_memory(model, max_steps)))
+
+    def step(key, state, y, u):
+        key_inner, key_resample, key_move, key_state = jax.random.split(key, 4)
+        theta, (filters, level, memory), t = state.theta, state.S, state.t + 1
+        y = jnp.asarray(y, float)
+
+        before = filters.log_evidence
+        filters, steps = inner.step(key_inner, level, theta, filters, y, u)
+        weighing = reweight(state.log_weights, steps.log_increment)
+        # An observation that is impossible under every theta counts as missing, here and whenever the past is rerun.
+        filters = filters._replace(log_evidence=jnp.where(weighing.collapsed, before, filters.log_evidence))
+        memory = remember(memory, state.t, missing_where(weighing.collapsed, y), u)
+
+        selection = select(key_resample, resample, weighing, (theta, filters))
+        theta, filters = selection.particles
+        due = selection.resampled & (t <= max_steps)
+        untouched = Rejuvenated(theta, filters, level, selection.log_weights, no_draw())
+        theta, filters, level, log_weights, moves = jax.lax.cond(
+            due,
+            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, jnp.where(due, t, 0)),
+            lambda: untouched,
+        )
+
+        x = one_of_each(key_state, filters)
+        info = step_info(selection, weighing, acceptance=moves.acceptance, num_bad_densities=moves.num_bad)
+        num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
+        info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps)
+        S = NestedFilters(filters, level, memory)
+        return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
+
+    description = (
+        f"SMC^2: {N} theta-particles, inner filters of {' or '.join(map(str, sizes))} particles, proposal "
+        f"{proposal.name}, {num_moves} PMMH moves, resampling {resampler_name(resample)}, room for {max_steps} steps"
+    )
+    which: Any = (True, False, False)
+    by_particle = PARTICLES._replace(S=NestedFilters(*which))
+    return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
+
+
+def _rejuvenation(
+    coordinates: Parameters, inner: InnerFilters, last_level: int, num_moves: int, min_acceptance: float
+) -> Callable[..., Rejuvenated]:
+    """PMMH moves of every theta, and larger inner filters where few are accepted."""
+
+    def move(key, theta, filters, level, spread, memory, num_steps):
+        scale_tril = steps_like(spread)
+
+        def metropolis(carry, key):
+            z, filters = carry
+            key_move, key_inner, key_accept = jax.random.split(key, 3)
+            z_new = z + jax.random.normal(key_move, z.shape, z.dtype) @ scale_tril.T
+            filters_new = inner.rerun(key_inner, level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
+            uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
+            accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))
+            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new), (z, filters))
+            return carry, SampleInfo(jnp.mean(accept, dtype=z.dtype), jnp.sum(bad))
+
+        z = jax.vmap(coordinates.to_vector)(theta)
+        (z, filters), info = jax.lax.scan(metropolis, (z, filters), jax.random.split(key, num_moves))
+        return jax.vmap(coordinates.to_theta)(z), filters, SampleInfo(jnp.mean(info.acceptance), jnp.sum(info.num_bad))
+
+    def log_density(z, filters):
+        return jax.vmap(coordinates.log_prior)(z) + filters.log_evidence
+
+    def rejuvenate(key, particles, spread, memory, num_steps):
+        key_move, key_exchange = jax.random.split(key)
+        theta, filters, level, log_weights, _ = particles
+        theta, filters, moves = move(key_move, theta, filters, level, spread, memory, num_steps)
+        low = (moves.acceptance < min_acceptance) & (level < last_level)
+
+        def exchange():
+            larger = inner.rerun(key_exchange, level + 1, theta, memory, jnp.where(low, num_steps, 0))
+            weighing = reweight(log_weights, larger.log_evidence - filters.log_evidence)
+            return Rejuvenated(theta, larger, level + 1, weighing.log_weights, moves)
+
+        stay = Rejuvenated(theta, filters, level, log_weights, moves)
+        return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
+
+    return rejuvenate
+
+
+def _sizes(num_inner: Any, max_inner: Any) -> tuple[int, ...]:
+    """num_inner and its doubles up to max_inner."""
+    check_whole_number("num_inner", num_inner, hint="It is the number of particles of each inner filter.")
+    if max_inner is None:
+        max_inner = 4 * num_inner
+    hint = "It is how far num_inner may double; num_inner itself keeps their number as it is."
+    check_whole_number("max_inner", max_inner, least=num_inner, hint=hint)
+    return tuple(num_inner * 2**k for k in range((max_inner // num_inner).bit_length()))
