@@ -36,6 +36,7 @@ from epf_jax.statistics import (
     Statistic,
     chebyshev,
     conjugate,
+    conjugate_blocks,
     frozen,
     scale_mixture,
     separable,
@@ -43,6 +44,7 @@ from epf_jax.statistics import (
     taylor_log_density,
 )
 from epf_jax.sweep import sweep
+from epf_jax.switching import switching
 
 __all__ = [
     "Filter",
@@ -63,6 +65,7 @@ __all__ = [
     "cache_compiled_programs",
     "chebyshev",
     "conjugate",
+    "conjugate_blocks",
     "coordinate_kernel",
     "covariance_kernel",
     "exact",
@@ -91,6 +94,7 @@ __all__ = [
     "storvik_filter",
     "stratified",
     "sweep",
+    "switching",
     "systematic",
     "taylor",
     "taylor_log_density",

@@ -74,13 +74,19 @@ class Terms(NamedTuple):
     example: tuple[Any, Any, Any, Any]  # x_prev, x, y, u
 
 
-def path_terms(model: StateSpaceModel) -> Terms:
+def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     """The theta-dependent terms of `model`.
 
     A model that cannot be evaluated before its inputs are known keeps every term: cautious, never wrong.
+
+    Args:
+        model: the model.
+        natural: whether the terms are functions of theta's leaves, a list in the user's own units, instead of z.
     """
-    to_theta, z = model.parameters.to_theta, model.parameters.centre
-    shapes = model.shapes
+    to_theta, z, shapes = model.parameters.to_theta, model.parameters.centre, model.shapes
+    if natural:
+        z, structure = jax.tree.flatten(to_theta(z))
+        to_theta = structure.unflatten
     u = example_input(model)
     x = jnp.zeros(shapes.x.shape, shapes.x.dtype)
     y = None if shapes.y is None else jnp.zeros(shapes.y.shape, shapes.y.dtype)

@@ -38,7 +38,16 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import SampleInfo, Sampler, random_walk
-from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
+from epf_jax.statistics import (
+    Statistic,
+    chebyshev,
+    conjugate,
+    conjugate_blocks,
+    taylor,
+    why_not_conjugate,
+    why_not_conjugate_blocks,
+    with_sampler,
+)
 from epf_jax.weights import population, reweight
 
 _POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
@@ -93,15 +102,17 @@ def storvik_filter(
     """Storvik's filter: exact sufficient statistics, and exact draws of theta where the statistic has them.
 
     Args:
-        model: a model linear in theta with a Gaussian prior and known Gaussian noise, unless `statistic` is given.
+        model: a model linear in theta with a Gaussian prior and known Gaussian noise, or one with unknown variances or
+            regimes that is conjugate block by block, unless `statistic` is given.
         num_particles: N.
-        statistic: another exact statistic, such as `epf.separable(...)`; `epf.conjugate(model)` by default.
+        statistic: another exact statistic, such as `epf.separable(...)`; by default `epf.conjugate(model)` where it
+            fits, and otherwise `epf.conjugate_blocks(model)`.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
             `epf.bootstrap()`, which is Storvik's (2002) own.
         resample: the resampling scheme.
     """
     check_filter_arguments(model, num_particles, resample)
-    statistic = conjugate(model) if statistic is None else statistic
+    statistic = _exact_statistic(model) if statistic is None else statistic
     proposal = _default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
@@ -201,6 +212,16 @@ def _redraw(key, statistic, coordinates, S, theta, before):
 
 def _default_proposal(model: StateSpaceModel) -> Proposal:
     return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
+
+
+def _exact_statistic(model: StateSpaceModel) -> Statistic:
+    problem = why_not_conjugate(model)
+    if not problem:
+        return conjugate(model)
+    other = why_not_conjugate_blocks(model)
+    if other:
+        raise ValueError(f"conjugate: {problem} {other}")
+    return conjugate_blocks(model)
 
 
 def _default_statistic(model: StateSpaceModel) -> Statistic:

@@ -3,6 +3,7 @@
 from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
+from epf_jax.statistics.conjugate_blocks import conjugate_blocks, why_not_conjugate_blocks
 from epf_jax.statistics.frozen import frozen
 from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
@@ -12,6 +13,7 @@ __all__ = [
     "Statistic",
     "chebyshev",
     "conjugate",
+    "conjugate_blocks",
     "from_log_target",
     "frozen",
     "scale_mixture",
@@ -20,5 +22,6 @@ __all__ = [
     "taylor",
     "taylor_log_density",
     "why_not_conjugate",
+    "why_not_conjugate_blocks",
     "with_sampler",
 ]
