@@ -34,6 +34,7 @@ from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
     Statistic,
+    assumed_density,
     chebyshev,
     conjugate,
     conjugate_blocks,
@@ -60,6 +61,7 @@ __all__ = [
     "Summary",
     "__version__",
     "across_devices",
+    "assumed_density",
     "bootstrap",
     "bootstrap_filter",
     "cache_compiled_programs",

@@ -90,6 +90,8 @@ STATISTICS = {
     "taylor_log_density": lambda model: epf.taylor_log_density(model, order=3),
     "chebyshev": lambda model: epf.chebyshev(model, 8),
     "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
+    "assumed_density": epf.assumed_density,
+    "assumed_density_mixture": lambda model: epf.assumed_density(model, num_components=3),
     "frozen": epf.frozen,
 }
 EXACT_WHEN_LINEAR = ["conjugate", "scale_mixture", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]

@@ -24,7 +24,9 @@ def switching_ar1(
         regime, rest = split_regime(x)
 
         def given(r):
-            return dist.Normal(theta["intercept"][r] + theta["persistence"][r] * rest[0], jnp.sqrt(theta["variance"][r]))
+            return dist.Normal(
+                theta["intercept"][r] + theta["persistence"][r] * rest[0], jnp.sqrt(theta["variance"][r])
+            )
 
         return switching(theta["matrix"][regime], given)
 

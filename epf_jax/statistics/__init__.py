@@ -1,5 +1,6 @@
 """Statistics: what a particle keeps of its path, and how theta's density is read back from it."""
 
+from epf_jax.statistics.assumed_density import assumed_density
 from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
@@ -11,6 +12,7 @@ from epf_jax.statistics.taylor import taylor, taylor_log_density
 
 __all__ = [
     "Statistic",
+    "assumed_density",
     "chebyshev",
     "conjugate",
     "conjugate_blocks",

@@ -91,7 +91,9 @@ def factors_of(term: Term, view: View) -> list[Factor]:
     x_prev, x, _, u = view.example
     whole = abstractly(term.distribution, view.reference, x_prev, x, u)
     if isinstance(whole, Switching):
-        parts = [part for part in _regime_and_rest(term) if view.entering(lambda *a, part=part: _at_example(part, view, a))]
+        parts = [
+            part for part in _regime_and_rest(term) if view.entering(lambda *a, part=part: _at_example(part, view, a))
+        ]
         return [factor for part in parts for factor in factors_of(part, view)]
     if isinstance(base_distribution(whole), (dist.CategoricalProbs, dist.CategoricalLogits)):
         return [categorical_factor(term, view)]

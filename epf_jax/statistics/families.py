@@ -59,8 +59,7 @@ def prior_leaves(model: Any) -> list[Leaf]:
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.shapes.theta)]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") or "theta" for path, _ in paths]
     return [
-        Leaf(name, prior, family_of(prior), shape)
-        for name, (_, prior), shape in zip(names, paths, shapes, strict=True)
+        Leaf(name, prior, family_of(prior), shape) for name, (_, prior), shape in zip(names, paths, shapes, strict=True)
     ]
 
 
@@ -170,7 +169,9 @@ def _untruncated(leaf: Leaf) -> Any:
 
 def _truncated(key, prior, mean, sd):
     """A Gaussian between the prior's bounds, and never quite on one."""
-    low, high = (jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf)))
+    low, high = (
+        jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf))
+    )
     standard = jax.random.truncated_normal(key, (low - mean) / sd, (high - mean) / sd, (), sd.dtype)
     inside = (jnp.nextafter(low, high), jnp.nextafter(high, low))
     return jnp.clip(mean + sd * standard, *inside)
