@@ -1,4 +1,4 @@
-"""Claims about `conjugate_blocks`: exact densities, exact draws, and filters against Kalman, quadrature and enumeration."""
+"""Claims about `conjugate_blocks`: exact densities, exact draws, filters against Kalman, quadrature, enumeration."""
 
 import itertools
 from functools import cache
@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy.special import gammaln
+from scipy.stats import multivariate_normal
 
 import epf_jax as epf
 from epf_jax import exact
@@ -45,7 +47,7 @@ def full_covariance():
     )
 
 
-def hidden_chain(prior=None):
+def hidden_chain():
     """A hidden Markov chain: two regimes, whole numbers, with unknown transition matrix and unknown means."""
     matrix = dist.Dirichlet(jnp.array([[4.0, 1.0], [2.0, 3.0]]))
     return epf.StateSpaceModel(
@@ -66,9 +68,14 @@ MODELS = {
 }
 
 
+def quick(*names):
+    """Every name; those that are not listed only in slow runs."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
 @cache
-def path_of(name, precision):
-    """A model, a path of 12 steps with a missing observation, its statistic, and what the statistic is of the path."""
+def path_of(name):
+    """A model, a path of 12 steps with a missing observation, its statistic, and the path's; in float64 throughout."""
     model = MODELS[name]()
     theta = model.parameters.to_theta(model.parameters.centre + 0.3 * model.parameters.scale)
     x, y = epf.simulate(KEY, model, theta, 12)
@@ -78,9 +85,9 @@ def path_of(name, precision):
     return model, x, y, statistic, jax.tree.map(lambda leaf: leaf[-1], S)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick("regression", "switching_ar1"))
 def test_the_sums_give_the_exact_gibbs_density_of_a_path_with_a_gap(name, x64):
-    model, x, y, statistic, S = path_of(name, "float64")
+    model, x, y, statistic, S = path_of(name)
     coordinates = model.parameters
     reference = coordinates.to_theta(coordinates.centre)
 
@@ -95,7 +102,10 @@ def test_the_sums_give_the_exact_gibbs_density_of_a_path_with_a_gap(name, x64):
     np.testing.assert_allclose(*both(coordinates.sample(jax.random.key(2), 6)), rtol=1e-9, atol=1e-9)
 
 
-def chains(model, statistic, S, num, num_sweeps):
+def chains(name, num, num_sweeps):
+    """The ends of Gibbs chains on the known path, started at the prior."""
+    model, _, _, statistic, S = path_of(name)
+
     def chain(key, theta):
         keys = jax.random.split(key, num_sweeps)
         return jax.lax.scan(lambda theta, key: (statistic.sample(key, S, theta)[0], None), theta, keys)[0]
@@ -106,9 +116,9 @@ def chains(model, statistic, S, num, num_sweeps):
 
 GRIDS = {
     "regression": {
-        "phi": np.linspace(-1.2, 1.8, 61),
-        "offset": np.linspace(-3.0, 3.0, 61),
-        "v": np.exp(np.linspace(np.log(0.1), np.log(12.0), 61)),
+        "phi": np.linspace(-1.2, 1.8, 31),
+        "offset": np.linspace(-3.0, 3.0, 31),
+        "v": np.exp(np.linspace(np.log(0.1), np.log(12.0), 31)),
     },
     "stochastic_volatility": {
         "level": np.linspace(-4.5, 4.5, 61),
@@ -118,49 +128,121 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_gibbs_sweeps_draw_theta_from_the_exact_density_of_a_known_path(name):
-    # 4000 chains of 40 sweeps, started at the prior. Standard error of a mean of 4000 draws: sd / 63; of the sd of a
-    # skewed one (kurtosis up to 10 or so): sd sqrt(9 / 4) / 63 = sd / 42. Four of each are allowed.
-    model, x, y, statistic, S = path_of(name, "float32")
+@pytest.mark.parametrize("name", ["regression", pytest.param("stochastic_volatility", marks=pytest.mark.slow)])
+def test_gibbs_sweeps_draw_theta_from_the_exact_density_of_a_known_path(name, x64):
+    # 4000 chains of 40 sweeps. Standard error of a mean of 4000 draws: sd / 63; of the sd of a skewed density, of
+    # kurtosis 10 or so: sd sqrt(9 / 4) / 63 = sd / 42. Four of each are allowed.
+    model, x, y, _, _ = path_of(name)
     truth = exact.known_path(model, x, GRIDS[name], y, batch_size=4096)
-    theta = chains(model, statistic, S, 4000, 40)
-    for parameter, drawn in theta.items():
+    for parameter, drawn in chains(name, 4000, 40).items():
         mean, sd = truth.mean[parameter][-1], truth.sd[parameter][-1]
         assert abs(float(drawn.mean()) - mean) < 4 * sd / 63, parameter
         assert abs(float(drawn.std()) - sd) < 4 * sd / 42, parameter
 
 
-def test_a_transition_matrix_alone_is_drawn_from_its_dirichlet_posterior():
-    # Row r given the path is Dirichlet(alpha + counts). 4000 independent draws: standard error of a mean sd / 63.
-    model, x, y, statistic, S = path_of("hidden_chain", "float32")
-    counts = np.zeros((2, 2))
-    np.add.at(counts, (np.asarray(x[:-1]), np.asarray(x[1:])), 1)
-    posterior = np.array([[4.0, 1.0], [2.0, 3.0]]) + counts
+def test_a_transition_matrix_is_drawn_from_its_dirichlet_posterior(x64):
+    # Row r given the regimes is Dirichlet(alpha + counts). 4000 independent draws: standard error of a mean sd / 63, of
+    # an sd less than that again. Four are allowed.
+    model, x, _, _, _ = path_of("switching_ar1")
+    regimes = np.asarray(x[:, 0], int)
+    posterior = np.array(model.prior["matrix"].concentration)
+    np.add.at(posterior, (regimes[:-1], regimes[1:]), 1)
     total = posterior.sum(axis=1, keepdims=True)
     mean, sd = posterior / total, np.sqrt(posterior * (total - posterior) / total**2 / (total + 1))
-    drawn = chains(model, statistic, S, 4000, 2)["matrix"]
+    drawn = chains("switching_ar1", 4000, 1)["matrix"]
     assert np.all(np.abs(drawn.mean(axis=0) - mean) < 4 * sd / 63)
     assert np.all(np.abs(drawn.std(axis=0) - sd) < 4 * sd / 63)
 
 
-def test_a_full_covariance_is_drawn_from_its_inverse_wishart_posterior():
-    # With A held at a value, 4000 draws; the inverse-Wishart mean is (scale + scatter) / (nu + n - d - 1), d = 2. The
-    # standard error is that of the draws themselves, and four are allowed.
-    model, x, y, statistic, S = path_of("full_covariance", "float32")
-    theta = jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(jax.random.key(1), 1))
-
-    def draw(key):
-        # The sweep draws A first; in its place the prior is narrowed to nothing by a path of no other information.
-        return statistic.sample(key, S, theta)[0]
-
-    drawn = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(2), 4000))
-    # Given each drawn A the conditional mean is known, and the average over draws of (draw - conditional mean) is zero.
+@pytest.mark.slow
+def test_a_full_covariance_is_drawn_from_its_inverse_wishart_posterior(x64):
+    # A sweep draws A, then the covariance given it, whose mean is then (scale + scatter) / (nu + n - d - 1), d = 2. The
+    # draws less their own conditional means average to zero, within four standard errors.
+    model, x, _, _, _ = path_of("full_covariance")
+    drawn = chains("full_covariance", 4000, 1)
     residual = np.asarray(x[1:])[None] - np.einsum("nij,tj->nti", np.asarray(drawn["A"]), np.asarray(x[:-1]))
-    scatter = np.einsum("nti,ntj->nij", residual, residual)
-    conditional = (np.array([[2.0, 0.5], [0.5, 1.0]]) + scatter) / (5.0 + 12 - 2 - 1)
-    excess = np.asarray(drawn["covariance"]) - conditional
+    prior = model.prior["covariance"]
+    scatter = np.asarray(prior.scale_matrix) + np.einsum("nti,ntj->nij", residual, residual)
+    excess = np.asarray(drawn["covariance"]) - scatter / (float(prior.concentration) + 12 - 2 - 1)
     assert np.all(np.abs(excess.mean(axis=0)) < 4 * excess.std(axis=0) / np.sqrt(4000))
+
+
+def judge(results, mean, sd, largest_error):
+    """Runs' posterior means, averaged, against the exact one in their own standard errors; sds by their median."""
+    means, sds = (np.asarray(leaf, float) for leaf in (results[0], results[1]))
+    standard_error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    assert np.all(standard_error < largest_error * sd)
+    assert np.all(np.abs(means.mean(axis=0) - mean) < 4 * standard_error + 0.02 * sd)  # the grid's own error
+    assert np.all(np.abs(np.median(sds, axis=0) / sd - 1) < 0.15)
+
+
+def test_storviks_filter_knows_a_local_level_with_two_unknown_variances():
+    # Eight filters against the Kalman filter's evidence on a grid of both variances.
+    model = epf.models.local_level_variances()
+    _, y = epf.simulate(jax.random.key(1), model, {"level_variance": 0.25, "observation_variance": 1.0}, 50)
+    y = y.at[20].set(jnp.nan)
+    grid = {name: np.exp(np.linspace(np.log(0.01), np.log(6.0), 41)) for name in model.prior}
+    truth = exact.kalman(model, y, grid, batch_size=2048)
+    filter_ = epf.storvik_filter(model, 500)
+    assert "conjugate_blocks" in repr(filter_)
+    results = epf.replicate(jax.random.split(jax.random.key(2), 8), filter_, y, levels=())
+    for name in model.prior:
+        final = results.theta.mean[name][:, -1], results.theta.sd[name][:, -1]
+        judge(final, truth.mean[name][-1], truth.sd[name][-1], 0.15)
+    errors = np.asarray(results.log_evidence[:, -1]) - truth.log_evidence[-1]
+    assert abs(errors.mean()) < 4 * errors.std(ddof=1) / np.sqrt(8) + 0.5 * errors.var()  # log Z is biased by var / 2
+
+
+@pytest.mark.slow
+def test_storviks_filter_learns_stochastic_volatility():
+    # Six filters against quadrature over the state on a grid of all three parameters.
+    model = epf.models.stochastic_volatility()
+    _, y = epf.simulate(KEY, model, {"level": 0.0, "persistence": 0.95, "variance": 0.05}, 50)
+    grid = {
+        "level": np.linspace(-3.0, 3.0, 15),
+        "persistence": np.linspace(0.35, 0.9995, 16),
+        "variance": np.exp(np.linspace(np.log(0.005), np.log(1.5), 13)),
+    }
+    truth = exact.quadrature(model, y, grid, np.linspace(-6.0, 6.0, 140))
+    results = epf.replicate(jax.random.split(jax.random.key(2), 6), epf.storvik_filter(model, 4000), y, levels=())
+    for name in model.prior:
+        final = results.theta.mean[name][:, -1], results.theta.sd[name][:, -1]
+        judge(final, truth.mean[name][-1], truth.sd[name][-1], 0.1)
+
+
+@pytest.mark.slow
+def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
+    # Over the 2^9 paths of regimes: p(path, y) has a closed form (Dirichlet-multinomial rows, Gaussian means), and so
+    # has the posterior mean of every parameter given the path.
+    model = hidden_chain()
+    _, y = epf.simulate(jax.random.key(3), model, {"matrix": [[0.8, 0.2], [0.4, 0.6]], "mean": [-1.2, 1.1]}, 8)
+    alpha, prior_mean, v_0, v = np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([-1.0, 1.0]), 0.25, 0.49
+    log_joints, matrices, means = [], [], []
+    for path in itertools.product((0, 1), repeat=9):
+        path = np.array(path)
+        counts = np.zeros((2, 2))
+        np.add.at(counts, (path[:-1], path[1:]), 1)
+        log_joint = np.sum(gammaln(alpha + counts) - gammaln(alpha))
+        log_joint -= np.sum(gammaln((alpha + counts).sum(1)) - gammaln(alpha.sum(1)))
+        found = np.zeros(2)
+        for r in (0, 1):
+            seen = np.asarray(y, float)[path[1:] == r]
+            covariance = v * np.eye(len(seen)) + v_0
+            if len(seen):
+                log_joint += multivariate_normal(np.full(len(seen), prior_mean[r]), covariance).logpdf(seen)
+            found[r] = (prior_mean[r] / v_0 + seen.sum() / v) / (1 / v_0 + len(seen) / v)
+        log_joints.append(log_joint)
+        matrices.append((alpha + counts) / (alpha + counts).sum(1, keepdims=True))
+        means.append(found)
+    weights = np.exp(np.array(log_joints) - np.max(log_joints))
+    weights /= weights.sum()
+    filter_ = epf.storvik_filter(model, 2000)
+    results = epf.replicate(jax.random.split(jax.random.key(2), 16), filter_, y, levels=())
+    for name, paths in (("matrix", matrices), ("mean", means)):
+        drawn = np.asarray(results.theta.mean[name][:, -1], float)
+        standard_error = drawn.std(axis=0, ddof=1) / 4
+        assert np.all(standard_error < 0.01)
+        assert np.all(np.abs(drawn.mean(axis=0) - np.tensordot(weights, np.stack(paths), 1)) < 4 * standard_error)
 
 
 def refused(transition=None, observation=None, **prior):

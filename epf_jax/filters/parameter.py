@@ -39,13 +39,13 @@ from epf_jax.proposals import Proposal, bootstrap, check_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import SampleInfo, Sampler, random_walk
 from epf_jax.statistics import (
+    NotConjugateError,
     Statistic,
     chebyshev,
     conjugate,
     conjugate_blocks,
     taylor,
     why_not_conjugate,
-    why_not_conjugate_blocks,
     with_sampler,
 )
 from epf_jax.weights import population, reweight
@@ -218,10 +218,10 @@ def _exact_statistic(model: StateSpaceModel) -> Statistic:
     problem = why_not_conjugate(model)
     if not problem:
         return conjugate(model)
-    other = why_not_conjugate_blocks(model)
-    if other:
-        raise ValueError(f"conjugate: {problem} {other}")
-    return conjugate_blocks(model)
+    try:
+        return conjugate_blocks(model)
+    except NotConjugateError as error:
+        raise ValueError(f"conjugate: {problem} {error}") from error
 
 
 def _default_statistic(model: StateSpaceModel) -> Statistic:

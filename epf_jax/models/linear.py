@@ -41,8 +41,8 @@ def local_level_variances(
 ) -> StateSpaceModel:
     r"""A random walk seen in noise, both *variances* unknown: `local_level` with conjugate priors.
 
-    :math:`x_t = x_{t-1} + N(0, v_x)`, :math:`y_t = x_t + N(0, v_y)`; theta is `level_variance` and `observation_variance`,
-    inverse-gamma with the given means and the given shape (above 1).
+    :math:`x_t = x_{t-1} + N(0, v_x)`, :math:`y_t = x_t + N(0, v_y)`; theta is `level_variance` and
+    `observation_variance`, inverse-gamma with the given means and the given shape (above 1).
     """
     return StateSpaceModel(
         prior={

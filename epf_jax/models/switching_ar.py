@@ -11,11 +11,12 @@ from epf_jax.switching import split_regime, switching
 def switching_ar1(
     *, num_regimes: int = 2, spread: float = 2.0, stickiness: float = 8.0, observation_noise: float = 0.3
 ) -> StateSpaceModel:
-    r""":math:`r_t \sim P_{r_{t-1}\cdot}`, :math:`w_t = a_{r_t} + \phi_{r_t} w_{t-1} + N(0, v_{r_t})`, :math:`y_t = w_t` + noise.
+    r"""Regimes :math:`r_t \sim P_{r_{t-1}\cdot}`, and :math:`w_t = a_{r_t} + \phi_{r_t} w_{t-1} + N(0, v_{r_t})`.
 
-    The state is (r_t, w_t). theta is the `matrix` P with Dirichlet rows (`stickiness` on the diagonal, 1 elsewhere), and
-    for each regime an `intercept` a, a `persistence` phi and a `variance` v: Gaussian and inverse-gamma. The prior means
-    of the intercepts lie between -spread and spread, in order, so that regimes keep their names.
+    The state is (r_t, w_t), and y_t = w_t in noise. theta is the `matrix` P with Dirichlet rows (`stickiness` on the
+    diagonal, 1 elsewhere), and for each regime an `intercept` a, a `persistence` phi and a `variance` v: Gaussian and
+    inverse-gamma. The prior means of the intercepts lie between -spread and spread, in order, so that regimes keep
+    their names.
     """
     check_whole_number("num_regimes", num_regimes, least=2)
     K = num_regimes

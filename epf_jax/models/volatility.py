@@ -9,7 +9,7 @@ from epf_jax.model import StateSpaceModel
 
 
 def stochastic_volatility(*, prior: dict[str, Any] | None = None) -> StateSpaceModel:
-    r"""The log-volatility x of returns y: :math:`x_t = \mu + \phi (x_{t-1} - \mu) + N(0, v)`, :math:`y_t = N(0, e^{x_t})`.
+    r"""Returns :math:`y_t = N(0, e^{x_t})` and their log-volatility :math:`x_t = \mu + \phi (x_{t-1} - \mu) + N(0, v)`.
 
     theta is the `level` mu, the `persistence` phi and the `variance` v (the volatility of volatility, squared). The
     priors are mu ~ N(0, 1), phi ~ N(0.9, 0.1^2) between -1 and 1, v ~ IG(2.5, 0.075), and x_0 ~ N(0, 1): constrained as

@@ -1,11 +1,12 @@
-r"""Assumed densities: a Gaussian over theta in every particle, or a mixture of them, matched to each new term's moments.
+r"""Assumed densities: a Gaussian over theta in every particle, or a mixture, matched to each new term's moments.
 
 The assumed parameter filter of Erol, Wu, Li and Russell (2017) keeps :math:`q_t(z) = N(z; m, LL^T)` over the
 unconstrained parameters. A term :math:`\ell(z)` of the path's likelihood, a transition or an observation, turns it into
 :math:`q_t(z)\,\ell(z)`, which is replaced by the Gaussian with the same mean and covariance (assumed-density filtering;
 Opper 1998). The moments are sums over fixed nodes :math:`\xi_j` with weights :math:`w_j`:
 
-.. math:: p_j \propto w_j\,\ell(m + L\xi_j), \quad \mu = \sum_j p_j\,\xi_j, \quad V = \sum_j p_j (\xi_j - \mu)(\xi_j - \mu)^T,
+.. math:: p_j \propto w_j\,\ell(m + L\xi_j), \quad \mu = \sum_j p_j\,\xi_j, \quad
+          V = \sum_j p_j (\xi_j - \mu)(\xi_j - \mu)^T,
           \qquad m \leftarrow m + L\mu, \quad L \leftarrow L\,\mathrm{chol}(V) .
 
 L is carried, never the covariance, so that the covariance is positive definite in any precision. All weights are

@@ -7,26 +7,34 @@ is conjugate *given the other*. So theta falls into blocks, and each particle ke
 - its own theta, which one Gibbs sweep moves at every step: each block is drawn from its exact conditional given the
   sums and the other blocks (`families`). A sweep leaves p(theta | path) invariant, as a Metropolis-Hastings step does.
 
-.. math:: \beta \mid v \sim N, \qquad v_k \mid \beta \sim \mathrm{IG}\Big(a + \frac{n_k}2,\; b + \frac{SSR_k(\beta)}2\Big),
-          \qquad P_{r\cdot} \sim \mathrm{Dirichlet}(\alpha + N_{r\cdot})
+.. math:: \beta \mid v \sim N, \qquad
+          v_k \mid \beta \sim \mathrm{IG}\Big(a + \frac{n_k}2,\; b + \frac{SSR_k(\beta)}2\Big), \qquad
+          P_{r\cdot} \sim \mathrm{Dirichlet}(\alpha + N_{r\cdot})
 
 With one block (a variance alone, a transition matrix alone) the draw is exact and independent of the last. Storvik
 (2002) has the normal-inverse-gamma case; Carvalho, Johannes, Lopes and Polson (2010) the switching ones.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from epf_jax.model import StateSpaceModel, example_input, simulate
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.statistics.factors import Factor, NotConjugateError, View, factors_of
-from epf_jax.statistics.families import COEFFICIENTS, Leaf, draw_coefficients, is_bounded, prior_leaves
+from epf_jax.statistics.factors import Factor, View, factors_of
+from epf_jax.statistics.families import (
+    COEFFICIENTS,
+    Leaf,
+    NotConjugateError,
+    draw_coefficients,
+    is_bounded,
+    prior_leaves,
+)
 from epf_jax.terms import Term, path_terms, require_inspectable
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
@@ -58,24 +66,8 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
         ) from error
 
 
-@lru_cache(maxsize=256)
-def why_not_conjugate_blocks(model: StateSpaceModel) -> str:
-    """What keeps `model` from `conjugate_blocks`, in a sentence; empty when nothing does."""
-    try:
-        conjugate_blocks(model)
-    except NotConjugateError as error:
-        return str(error)
-    return ""
-
-
 def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
     coordinates, leaves = model.parameters, prior_leaves(model)
-    for leaf in leaves:
-        if leaf.family is None:
-            raise NotConjugateError(
-                f"the prior of {leaf.name!r} is a {type(leaf.prior).__name__}, which has no exact conditional: it takes "
-                "Normal, TruncatedNormal, InverseGamma, InverseWishart and Dirichlet."
-            )
     terms, view = _view(model, leaves)
     thetas = _likely_thetas(model)
     initial, steps = (
@@ -179,7 +171,7 @@ def _evaluated(function: Callable, *arguments: Any) -> Any:
     if any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
         raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
     with jax.ensure_compile_time_eval():
-        values = jax.jit(jax.extend.core.jaxpr_as_fun(program))(*jax.tree.leaves(arguments))
+        values = jax.jit(jaxpr_as_fun(program))(*jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shape), values)
 
 

@@ -6,8 +6,8 @@ A Gaussian factor with residual :math:`W_t\,c(\beta)`, the noise of component i 
 .. math:: \log L = -\tfrac12 \sum_k \Big( n_k \log v_k + \frac1{v_k}\, c^T Q_k\, c \Big), \qquad
           Q_k = \sum_{t,\,i:\,k(i) = k} \frac{W_{ti}^T W_{ti}}{g_i}, \quad n_k = \sum_{t,\,i:\,k(i) = k} 1
 
-with :math:`c(\beta) = (1, -\delta, -\delta_p\delta_q ..)`, delta = beta - reference: a mean that is affine in each leaf,
-products of two leaves included. :math:`k(i)` may depend on the state, so that each regime has a variance of its own.
+with :math:`c(\beta) = (1, -\delta, -\delta_p\delta_q ..)`, delta = beta - reference: a mean that is affine in each
+leaf, products of two leaves included. :math:`k(i)` may depend on the state: each regime has a variance of its own.
 A full unknown covariance keeps :math:`\sum_t \mathrm{vec}(W_t)\mathrm{vec}(W_t)^T`; a categorical factor keeps counts.
 Nothing is written by hand: W, g, k and the rows of a transition matrix are read off the model.
 """
@@ -19,10 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from epf_jax.gaussian import abstractly, base_distribution, depends_on, solve_lower
-from epf_jax.statistics.families import COEFFICIENTS, COVARIANCE, PROBABILITIES, VARIANCE, Family, Leaf
+from epf_jax.statistics.families import (
+    COEFFICIENTS,
+    COVARIANCE,
+    PROBABILITIES,
+    VARIANCE,
+    Family,
+    Leaf,
+    NotConjugateError,
+)
 from epf_jax.switching import Switching, split_regime
 from epf_jax.terms import GaussianTerm, Term, gaussian_term, whiten
 
@@ -77,13 +86,9 @@ class View(NamedTuple):
     def part(self, positions: list[int]) -> tuple[Float[Array, " p"], Callable, np.ndarray]:
         """Some leaves of the reference as one vector; the theta with another such vector; whose each entry is."""
         values = [self.reference[i] for i in positions]
-        flat, unravel = jax.flatten_util.ravel_pytree(values)
+        flat, unravel = ravel_pytree(values)
         owner = np.repeat(positions, [value.size for value in values]).astype(int)
         return jnp.asarray(flat, float), lambda vector: self.replace(positions, unravel(vector)), owner
-
-
-class NotConjugateError(ValueError):
-    """The model has no exact conditionals of this kind."""
 
 
 def factors_of(term: Term, view: View) -> list[Factor]:
@@ -293,7 +298,7 @@ def categorical_factor(term: Term, view: View) -> Factor:
     rows, with_rows, _ = view.part(entering)
 
     def row(x_prev, x, u):
-        """d probabilities / d leaf: one where a probability is an entry of the leaf."""
+        """The derivative of the probabilities by the leaf: one where a probability is an entry of the leaf."""
         return jnp.round(jax.jacfwd(lambda v: probabilities(with_rows(v), x_prev, x, u))(rows))
 
     def difference(x_prev, x, y, u):
@@ -318,11 +323,9 @@ def categorical_factor(term: Term, view: View) -> Factor:
 
 
 def _require(entering: list[int], family: Family, what: str, view: View) -> None:
-    for i in entering:
-        leaf = view.leaves[i]
+    for leaf in (view.leaves[i] for i in entering):
         if leaf.family is not family:
-            known = "of no conjugate family" if leaf.family is None else f"an {leaf.family.name}".replace("an G", "a G")
             raise NotConjugateError(
-                f"{what} depends on theta's {leaf.name!r}, whose prior is a {type(leaf.prior).__name__}, {known}: "
-                f"{family.name} are needed there."
+                f"{what} depends on theta's {leaf.name!r}, whose prior is a {type(leaf.prior).__name__}. What enters "
+                f"there must be {family.name}."
             )

@@ -16,10 +16,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower
 from epf_jax.parameters import is_distribution
+
+
+class NotConjugateError(ValueError):
+    """The model has no exact conditionals of this kind."""
 
 
 class Family(NamedTuple):
@@ -49,22 +54,23 @@ class Leaf(NamedTuple):
 
     name: str
     prior: Any
-    family: Family | None
+    family: Family
     shape: tuple[int, ...]
 
 
 def prior_leaves(model: Any) -> list[Leaf]:
-    """The leaves of the model's prior; `family` is None where it is none of ours."""
+    """The leaves of the model's prior."""
     paths = jax.tree_util.tree_flatten_with_path(model.prior, is_leaf=is_distribution)[0]
     shapes = [leaf.shape for leaf in jax.tree.leaves(model.shapes.theta)]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") or "theta" for path, _ in paths]
     return [
-        Leaf(name, prior, family_of(prior), shape) for name, (_, prior), shape in zip(names, paths, shapes, strict=True)
+        Leaf(name, prior, family_of(name, prior), shape)
+        for name, (_, prior), shape in zip(names, paths, shapes, strict=True)
     ]
 
 
-def family_of(prior: Any) -> Family | None:
-    """The conjugate family that a prior belongs to, or None."""
+def family_of(name: str, prior: Any) -> Family:
+    """The conjugate family that a prior belongs to."""
     base = base_distribution(prior)
     if is_gaussian(prior) or _is_truncated_normal(prior):
         return COEFFICIENTS
@@ -74,7 +80,10 @@ def family_of(prior: Any) -> Family | None:
         return COVARIANCE
     if type(base) is dist.Dirichlet:
         return PROBABILITIES
-    return None
+    raise NotConjugateError(
+        f"the prior of {name!r} is a {type(prior).__name__}, which has no exact conditional: it takes Normal, "
+        "TruncatedNormal (of a scalar), InverseGamma, InverseWishart and Dirichlet."
+    )
 
 
 def is_bounded(leaf: Leaf) -> bool:
@@ -129,10 +138,10 @@ def _positive(drawn):
     return jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)
 
 
-COEFFICIENTS = Family("Gaussian coefficients", lambda value: value)
-VARIANCE = Family("inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance)
-COVARIANCE = Family("inverse-Wishart covariance", _covariance_features, _draw_covariance)
-PROBABILITIES = Family("Dirichlet probabilities", jnp.log, _draw_probabilities)
+COEFFICIENTS = Family("Gaussian", lambda value: value)
+VARIANCE = Family("an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance)
+COVARIANCE = Family("an inverse-Wishart covariance", _covariance_features, _draw_covariance)
+PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities)
 
 
 # ------------------------------------------------------------------------------------------------------ coefficients
@@ -145,7 +154,7 @@ def draw_coefficients(
     log_likelihood: Callable[[list[Array]], Float[Array, ""]],
 ) -> list[Array]:
     """The leaves' values from their joint conditional, for a log-likelihood that is quadratic in them together."""
-    flat, structure = jax.flatten_util.ravel_pytree(values)
+    flat, structure = ravel_pytree(values)
 
     def log_joint(flat):
         values = structure(flat)
