@@ -147,14 +147,14 @@ def degree_five_rule(dim: int) -> tuple[Float[np.ndarray, "M P"], Float[np.ndarr
 
     Stroud (1971): :math:`\pm\sqrt{(n+2)/2}\,e_i`, each of weight :math:`4/(n+2)^2`, and the corners
     :math:`\sqrt{(n+2)/(n-2)}\,(\pm1, .., \pm1)`, together of weight :math:`((n-2)/(n+2))^2`. Of the :math:`2^n` corners
-    a subset does, in which no four coordinates are tied to one another: an orthogonal array of strength four.
+    a subset does, in which no five signs are tied to one another: an orthogonal array of strength five.
     """
-    n, columns, tied = dim, list[int](), {0}
-    while len(columns) < n:  # signs as parities: a column must not be the product of three others or fewer
-        column = next(c for c in range(1, 2**n) if c not in tied)
-        columns.append(column)
-        pairs = {a ^ b for a in (0, *columns) for b in (0, *columns)}
-        tied = {a ^ b for a in pairs for b in (0, *columns)}
+    n, codes, tied = dim, list[int](), set[int]()
+    while len(codes) < n:  # the sign of coordinate i in run r is the parity of r & columns[i]: four must not cancel
+        codes.append(next(c for c in range(2**n) if c not in tied))
+        pairs = {a ^ b for a in codes for b in codes}
+        tied = {a ^ b for a in pairs for b in codes}
+    columns = [2 * c + 1 for c in codes]  # a bit in common: every run comes with its mirror image, odd numbers cancel
     runs = np.arange(2 ** max(columns).bit_length())
     signs = np.stack([1.0 - 2.0 * (_bits(runs & column) % 2) for column in columns], axis=1)
     axes = np.sqrt((n + 2) / 2) * np.concatenate([np.eye(n), -np.eye(n)])
