@@ -37,9 +37,7 @@ class Switching:
     def log_prob(self, value: Float[Array, " 1+d"]) -> Float[Array, ""]:
         """Log p(regime) + log p(rest | regime)."""
         regime, rest = split_regime(value)
-        given = self.given(regime)
-        rest = rest.reshape(jnp.shape(rest) if given.event_shape or given.batch_shape else ())
-        return jnp.log(self.probabilities[regime]) + log_prob(given, rest)
+        return jnp.log(self.probabilities[regime]) + rest_log_prob(self.given(regime), rest)
 
 
 def switching(probabilities: Float[Array, " K"], given: Callable[[Array], Any]) -> Switching:
@@ -63,6 +61,12 @@ def switching(probabilities: Float[Array, " K"], given: Callable[[Array], Any]) 
             f"{type(given(jnp.asarray(0))).__name__}. Write it as lambda regime: dist.Normal(...)."
         )
     return Switching(jnp.asarray(probabilities), given)
+
+
+def rest_log_prob(given: Any, rest: Float[Array, " d"]) -> Float[Array, ""]:
+    """Log-density of the rest of the state, which a scalar's distribution wants without its axis."""
+    shape = jax.eval_shape(given.sample, jax.random.key(0)).shape
+    return log_prob(given, rest.reshape(shape))
 
 
 def split_regime(x: Float[Array, " 1+d"]) -> tuple[Array, Float[Array, " d"]]:

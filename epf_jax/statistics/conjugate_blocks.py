@@ -55,6 +55,9 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
 
     Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
     against the model's own densities on simulated paths; what does not fit is refused.
+
+    Sums of squares are kept in the precision in use. A series whose level is hundreds of times its noise should be
+    centred first, or run in float64.
     """
     check_model_learns(model, "conjugate_blocks")
     require_inspectable(model, "conjugate_blocks")
@@ -156,7 +159,7 @@ def _blocks(leaves: list[Leaf], factors: list[Factor]) -> list[list[int]]:
 def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     """The model's terms as functions of theta's leaves, and simulated steps to look at them with."""
     terms = path_terms(model, natural=True)
-    reference = jax.tree.leaves(model.parameters.to_theta(model.parameters.centre))
+    reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
     paths = _simulated_steps(model)
 
     def probe(function):
@@ -168,7 +171,7 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
 def _evaluated(function: Callable, *arguments: Any) -> Any:
     """The function's value in numbers, even where a filter is being built inside somebody's jit."""
     program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    if any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
+    if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
         raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
     with jax.ensure_compile_time_eval():
         values = jax.jit(jaxpr_as_fun(program))(*jax.tree.leaves(arguments))
@@ -190,10 +193,10 @@ def _likely_thetas(model: StateSpaceModel) -> list[Any]:
 def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
     """Steps x_prev, x, y, u of a few short paths: states as the model really has them, regimes included."""
     num_paths, num_steps = _PROBES
-    inputs = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_steps, *jnp.shape(a))), example_input(model))
     structure = jax.tree.structure(model.shapes.theta)
 
     def steps(thetas):
+        inputs = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_steps, *jnp.shape(a))), example_input(model))
         keys = jax.random.split(jax.random.key(0), num_paths)
         thetas = jax.tree.unflatten(structure, thetas)
         x, y = jax.vmap(lambda key, theta: simulate(key, model, theta, num_steps, inputs=inputs))(keys, thetas)

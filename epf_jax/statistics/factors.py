@@ -32,7 +32,7 @@ from epf_jax.statistics.families import (
     Leaf,
     NotConjugateError,
 )
-from epf_jax.switching import Switching, split_regime
+from epf_jax.switching import Switching, rest_log_prob, split_regime
 from epf_jax.terms import GaussianTerm, Term, gaussian_term, whiten
 
 
@@ -86,9 +86,11 @@ class View(NamedTuple):
     def part(self, positions: list[int]) -> tuple[Float[Array, " p"], Callable, np.ndarray]:
         """Some leaves of the reference as one vector; the theta with another such vector; whose each entry is."""
         values = [self.reference[i] for i in positions]
-        flat, unravel = ravel_pytree(values)
+        with jax.ensure_compile_time_eval():  # a filter may be built inside somebody's jit
+            flat, unravel = ravel_pytree(values)
+            flat = flat.astype(float)
         owner = np.repeat(positions, [value.size for value in values]).astype(int)
-        return jnp.asarray(flat, float), lambda vector: self.replace(positions, unravel(vector)), owner
+        return flat, lambda vector: self.replace(positions, unravel(vector)), owner
 
 
 def factors_of(term: Term, view: View) -> list[Factor]:
@@ -127,8 +129,7 @@ def _regime_and_rest(term: Term) -> tuple[Term, Term]:
 
     def part(name, distribution, value):
         def log_prob(z, x_prev, x, y, u):
-            d = distribution(z, x_prev, x, u)
-            return jnp.sum(d.log_prob(jnp.reshape(value(x, y), d.batch_shape + d.event_shape)))
+            return rest_log_prob(distribution(z, x_prev, x, u), value(x, y))
 
         return Term(f"{term.name} ({name})", distribution, value, log_prob)
 
@@ -151,7 +152,7 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
     _require(noise, VARIANCE, f"the noise of the {name}", view)
     design = _design(gaussian, view)
     variances, with_variances, _ = view.part(noise)
-    one = jnp.ones_like(variances)
+    one = np.ones(variances.shape, variances.dtype)
 
     def groups(x_prev, x, u):
         """Which variance each component has, one-hot; the first column is known noise."""

@@ -109,8 +109,9 @@ def _draw_variance(key, prior, gradient):
 
 
 def _covariance_features(value):
-    white = solve_lower(cholesky(value), jnp.eye(value.shape[0], dtype=value.dtype))
-    return 2 * jnp.sum(jnp.log(jnp.diag(cholesky(value)))), white.T @ white
+    L = cholesky(value)
+    white = solve_lower(L, jnp.eye(value.shape[0], dtype=value.dtype))
+    return 2 * jnp.sum(jnp.log(jnp.diag(L))), white.T @ white
 
 
 def _draw_covariance(key, prior, gradient):
