@@ -84,6 +84,7 @@ def one_model_each(names, models=tuple(MODELS), *, quick_names=None):
 
 STATISTICS = {
     "conjugate": epf.conjugate,
+    "conjugate_blocks": epf.conjugate_blocks,
     "separable": _separable,
     "scale_mixture": epf.scale_mixture,
     "taylor": lambda model: epf.taylor(model, order=2),
@@ -94,7 +95,15 @@ STATISTICS = {
     "assumed_density_mixture": lambda model: epf.assumed_density(model, num_components=3),
     "frozen": epf.frozen,
 }
-EXACT_WHEN_LINEAR = ["conjugate", "scale_mixture", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]
+EXACT_WHEN_LINEAR = [
+    "conjugate",
+    "conjugate_blocks",
+    "scale_mixture",
+    "separable",
+    "taylor",
+    "taylor_log_density",
+    "chebyshev_fixed_box",
+]
 
 SAMPLERS = {
     "random_walk": epf.random_walk,

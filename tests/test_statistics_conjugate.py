@@ -215,7 +215,8 @@ def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
     # Over the 2^9 paths of regimes: p(path, y) has a closed form (Dirichlet-multinomial rows, Gaussian means), and so
     # has the posterior mean of every parameter given the path.
     model = hidden_chain()
-    _, y = epf.simulate(jax.random.key(3), model, {"matrix": [[0.8, 0.2], [0.4, 0.6]], "mean": [-1.2, 1.1]}, 8)
+    truth = {"matrix": jnp.array([[0.8, 0.2], [0.4, 0.6]]), "mean": jnp.array([-1.2, 1.1])}
+    _, y = epf.simulate(jax.random.key(3), model, truth, 8)
     alpha, prior_mean, v_0, v = np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([-1.0, 1.0]), 0.25, 0.49
     log_joints, matrices, means = [], [], []
     for path in itertools.product((0, 1), repeat=9):
