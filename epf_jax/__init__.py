@@ -39,8 +39,10 @@ from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
     Statistic,
+    assumed_density,
     chebyshev,
     conjugate,
+    conjugate_blocks,
     frozen,
     scale_mixture,
     separable,
@@ -48,6 +50,7 @@ from epf_jax.statistics import (
     taylor_log_density,
 )
 from epf_jax.sweep import sweep
+from epf_jax.switching import switching
 
 __all__ = [
     "Filter",
@@ -63,11 +66,13 @@ __all__ = [
     "Summary",
     "__version__",
     "across_devices",
+    "assumed_density",
     "bootstrap",
     "bootstrap_filter",
     "cache_compiled_programs",
     "chebyshev",
     "conjugate",
+    "conjugate_blocks",
     "coordinate_kernel",
     "covariance_kernel",
     "exact",
@@ -103,6 +108,7 @@ __all__ = [
     "storvik_filter",
     "stratified",
     "sweep",
+    "switching",
     "systematic",
     "taylor",
     "taylor_log_density",

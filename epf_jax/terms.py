@@ -74,13 +74,22 @@ class Terms(NamedTuple):
     example: tuple[Any, Any, Any, Any]  # x_prev, x, y, u
 
 
-def path_terms(model: StateSpaceModel) -> Terms:
+def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     """The theta-dependent terms of `model`.
 
     A model that cannot be evaluated before its inputs are known keeps every term: cautious, never wrong.
+
+    Args:
+        model: the model.
+        natural: whether the terms are functions of theta's leaves, a list in the user's own units, instead of z.
     """
-    to_theta, z = model.parameters.to_theta, model.parameters.centre
     shapes = model.shapes
+    to_theta: Callable[[Any], Any] = model.parameters.to_theta
+    z: Any = model.parameters.centre
+    if natural:
+        theta = to_theta(z)
+        structure: Any = jax.tree.structure(theta)
+        to_theta, z = structure.unflatten, jax.tree.leaves(theta)
     u = example_input(model)
     x = jnp.zeros(shapes.x.shape, shapes.x.dtype)
     y = None if shapes.y is None else jnp.zeros(shapes.y.shape, shapes.y.dtype)
@@ -123,7 +132,7 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
         )
 
 
-def gaussian_term(term: Term, z: Float[Array, " P"], example: tuple) -> GaussianTerm | None:
+def gaussian_term(term: Term, z: Any, example: tuple) -> GaussianTerm | None:
     """`term` as a Gaussian, or None if it is not one."""
     x_prev, x, _, u = example
     family = abstractly(term.distribution, z, x_prev, x, u)

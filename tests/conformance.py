@@ -84,15 +84,26 @@ def one_model_each(names, models=tuple(MODELS), *, quick_names=None):
 
 STATISTICS = {
     "conjugate": epf.conjugate,
+    "conjugate_blocks": epf.conjugate_blocks,
     "separable": _separable,
     "scale_mixture": epf.scale_mixture,
     "taylor": lambda model: epf.taylor(model, order=2),
     "taylor_log_density": lambda model: epf.taylor_log_density(model, order=3),
     "chebyshev": lambda model: epf.chebyshev(model, 8),
     "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
+    "assumed_density": epf.assumed_density,
+    "assumed_density_mixture": lambda model: epf.assumed_density(model, num_components=3),
     "frozen": epf.frozen,
 }
-EXACT_WHEN_LINEAR = ["conjugate", "scale_mixture", "separable", "taylor", "taylor_log_density", "chebyshev_fixed_box"]
+EXACT_WHEN_LINEAR = [
+    "conjugate",
+    "conjugate_blocks",
+    "scale_mixture",
+    "separable",
+    "taylor",
+    "taylor_log_density",
+    "chebyshev_fixed_box",
+]
 
 SAMPLERS = {
     "random_walk": epf.random_walk,

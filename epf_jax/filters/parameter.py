@@ -39,7 +39,16 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal, default_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import Sampler, no_draw, random_walk
-from epf_jax.statistics import Statistic, chebyshev, conjugate, taylor, why_not_conjugate, with_sampler
+from epf_jax.statistics import (
+    NotConjugateError,
+    Statistic,
+    chebyshev,
+    conjugate,
+    conjugate_blocks,
+    taylor,
+    why_not_conjugate,
+    with_sampler,
+)
 from epf_jax.weights import reweight
 
 
@@ -92,15 +101,17 @@ def storvik_filter(
     """Storvik's filter: exact sufficient statistics, and exact draws of theta where the statistic has them.
 
     Args:
-        model: a model linear in theta with a Gaussian prior and known Gaussian noise, unless `statistic` is given.
+        model: a model linear in theta with a Gaussian prior and known Gaussian noise, or one with unknown variances or
+            regimes that is conjugate block by block, unless `statistic` is given.
         num_particles: N.
-        statistic: another exact statistic, such as `epf.separable(...)`; `epf.conjugate(model)` by default.
+        statistic: another exact statistic, such as `epf.separable(...)`; by default `epf.conjugate(model)` where it
+            fits, and otherwise `epf.conjugate_blocks(model)`.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
             `epf.bootstrap()`, which is Storvik's (2002) own.
         resample: the resampling scheme.
     """
     check_filter_arguments(model, num_particles, resample)
-    statistic = conjugate(model) if statistic is None else statistic
+    statistic = _exact_statistic(model) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
@@ -222,6 +233,16 @@ def _redraw(key, statistic, coordinates, S, theta, before):
         return statistic.sample_all(key, S, theta, spread)
     keys = jax.random.split(key, before.log_weights.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
+
+
+def _exact_statistic(model: StateSpaceModel) -> Statistic:
+    problem = why_not_conjugate(model)
+    if not problem:
+        return conjugate(model)
+    try:
+        return conjugate_blocks(model)
+    except NotConjugateError as error:
+        raise ValueError(f"conjugate: {problem} {error}") from error
 
 
 def _default_statistic(model: StateSpaceModel) -> Statistic:

@@ -1,6 +1,6 @@
 """Linear-Gaussian models: an AR(1) whose coefficient is learned, and a local level whose noises are.
 
-Given theta, both have an exact Kalman filter (`epf_jax.exact.kalman`), which makes them oracles for everything else.
+Given theta, all have an exact Kalman filter (`epf_jax.exact.kalman`), which makes them oracles for everything else.
 """
 
 import jax.numpy as jnp
@@ -33,4 +33,23 @@ def local_level(*, level_noise: float = 0.5, observation_noise: float = 1.0, spr
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(x, theta["level_noise"]),
         observation=lambda theta, x, u: dist.Normal(x, theta["observation_noise"]),
+    )
+
+
+def local_level_variances(
+    *, level_variance: float = 0.25, observation_variance: float = 1.0, shape: float = 3.0
+) -> StateSpaceModel:
+    r"""A random walk seen in noise, both *variances* unknown: `local_level` with conjugate priors.
+
+    :math:`x_t = x_{t-1} + N(0, v_x)`, :math:`y_t = x_t + N(0, v_y)`; theta is `level_variance` and
+    `observation_variance`, inverse-gamma with the given means and the given shape (above 1).
+    """
+    return StateSpaceModel(
+        prior={
+            "level_variance": dist.InverseGamma(shape, (shape - 1) * level_variance),
+            "observation_variance": dist.InverseGamma(shape, (shape - 1) * observation_variance),
+        },
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, jnp.sqrt(theta["level_variance"])),
+        observation=lambda theta, x, u: dist.Normal(x, jnp.sqrt(theta["observation_variance"])),
     )

@@ -1,0 +1,190 @@
+r"""Assumed densities: a Gaussian over theta in every particle, or a mixture, matched to each new term's moments.
+
+The assumed parameter filter of Erol, Wu, Li and Russell (2017) keeps :math:`q_t(z) = N(z; m, LL^T)` over the
+unconstrained parameters. A term :math:`\ell(z)` of the path's likelihood, a transition or an observation, turns it into
+:math:`q_t(z)\,\ell(z)`, which is replaced by the Gaussian with the same mean and covariance (assumed-density filtering;
+Opper 1998). The moments are sums over fixed nodes :math:`\xi_j` with weights :math:`w_j`:
+
+.. math:: p_j \propto w_j\,\ell(m + L\xi_j), \quad \mu = \sum_j p_j\,\xi_j, \quad
+          V = \sum_j p_j (\xi_j - \mu)(\xi_j - \mu)^T,
+          \qquad m \leftarrow m + L\mu, \quad L \leftarrow L\,\mathrm{chol}(V) .
+
+L is carried, never the covariance, so that the covariance is positive definite in any precision. All weights are
+positive: Gauss-Hermite on a tensor grid for up to three parameters, and for more the degree-five rule of Stroud (1971).
+Both integrate fourth moments exactly, without which a covariance matched thousands of times would drift.
+
+In a mixture each component is matched on its own, and its weight grows by its own :math:`\sum_j w_j\,\ell_j`.
+
+No sums of the path are kept, so nothing limits how theta may enter; what is lost is whatever a Gaussian cannot say, at
+every step anew.
+"""
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from epf_jax.checks import check_whole_number
+from epf_jax.gaussian import cholesky, normal_log_prob
+from epf_jax.model import StateSpaceModel
+from epf_jax.samplers import exact_draw
+from epf_jax.statistics.base import Statistic, check_model_learns
+from epf_jax.terms import path_terms
+
+DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
+_LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one
+
+
+class MixtureStatistic(NamedTuple):
+    """theta | path, in unconstrained coordinates, as K weighted Gaussians N(m, L L^T)."""
+
+    log_weights: Float[Array, " K"]
+    m: Float[Array, "K P"]
+    L: Float[Array, "K P P"]
+
+
+def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_nodes: int | None = None) -> Statistic:
+    """The Gaussian (or mixture) over theta that each particle carries, matched to the moments of every new term.
+
+    Args:
+        model: the model; theta may enter in any way.
+        num_components: how many Gaussians, each matched on its own; more follow skewed or several-peaked densities.
+        num_nodes: Gauss-Hermite nodes per coordinate; 15 for one parameter, 9 x 9 for two, 7 x 7 x 7 for three by
+            default. With more parameters the nodes are those of the degree-five rule, and there is nothing to choose.
+    """
+    check_model_learns(model, "assumed_density")
+    check_whole_number("num_components", num_components)
+    coordinates, terms = model.parameters, path_terms(model)
+    nodes, log_w = _nodes(coordinates.dim, num_nodes)
+    reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
+
+    def absorb(S, log_likelihood):
+        """The mixture after one factor, component by component."""
+
+        def match(m, L):
+            log_p = log_w + jax.vmap(log_likelihood)(m + nodes @ L.T)
+            log_p = jnp.where(jnp.isnan(log_p), -jnp.inf, log_p)
+            total = logsumexp(log_p)
+            seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
+            p = jnp.exp(jnp.where(seen, log_p - total, log_w))
+            mu = p @ nodes
+            away = nodes - mu
+            return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), jnp.where(seen, total, 0.0)
+
+        m, L, totals = jax.vmap(match)(S.m, S.L)
+        log_weights = S.log_weights + totals
+        return MixtureStatistic(log_weights - logsumexp(log_weights), m, L)
+
+    def prior_correction(z):
+        return coordinates.log_prior(z) - normal_log_prob(z - reference, scale_0)
+
+    def init(x_0=None):
+        log_weights, means, spread = _split(num_components, coordinates.dim)
+        L = jnp.broadcast_to(scale_0 @ spread, (num_components, *spread.shape))
+        S = MixtureStatistic(log_weights, reference + means @ scale_0, L)
+        S = absorb(S, prior_correction)  # the prior's own moments, where it is not Gaussian in z
+        for term in terms.initial if x_0 is not None else ():
+            S = absorb(S, lambda z, term=term: term.log_prob(z, x_0, x_0, None, None))
+        return S
+
+    def update(key, S, theta, x_prev, x, y, u):
+        for term in terms.steps:
+            S = absorb(S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u))
+        return S
+
+    def log_mixture(S, z):
+        return logsumexp(S.log_weights + jax.vmap(lambda m, L: normal_log_prob(z - m, L))(S.m, S.L))
+
+    def log_target(S):
+        constant = coordinates.log_prior(reference) - log_mixture(S, reference)
+        return lambda z: constant + log_mixture(S, z)
+
+    def log_density(S, theta):
+        z = coordinates.to_vector(theta)
+        return log_target(S)(z) - coordinates.log_jacobian(z)
+
+    def sample(key, S, theta, population=None):
+        key_component, key_z = jax.random.split(key)
+        k = jax.random.categorical(key_component, S.log_weights) if num_components > 1 else 0
+        noise = jax.random.normal(key_z, (coordinates.dim,), S.m.dtype)
+        return coordinates.to_theta(S.m[k] + S.L[k] @ noise), exact_draw(S.m.dtype)
+
+    name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")
+    return Statistic(init, update, log_density, sample, log_target, name=name)
+
+
+def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """The factor with a diagonal of at least `_LEAST_SHRINKAGE`: no term takes a coordinate's whole spread away."""
+    diagonal = jnp.diag(L)
+    return L + jnp.diag(jnp.maximum(diagonal, _LEAST_SHRINKAGE) - diagonal)
+
+
+def _nodes(dim: int, num_nodes: int | None) -> tuple[Float[Array, "M P"], Float[Array, " M"]]:
+    """Nodes and log-weights that integrate against N(0, I)."""
+    if dim not in DEFAULT_NODES:
+        if num_nodes is not None:
+            raise ValueError(
+                f"num_nodes: expected None for the model's {dim} parameters, whose nodes are those of the degree-five "
+                f"rule, got {num_nodes!r}. Gauss-Hermite grids are for one to three parameters."
+            )
+        nodes, weights = degree_five_rule(dim)
+    else:
+        num = DEFAULT_NODES[dim] if num_nodes is None else num_nodes
+        check_whole_number("num_nodes", num, least=3, hint="Three integrate fourth moments; fewer do not.")
+        axis, w = np.polynomial.hermite_e.hermegauss(num)
+        grid = np.stack(np.meshgrid(*[axis] * dim, indexing="ij"), axis=-1)
+        weights = np.prod(np.stack(np.meshgrid(*[w / w.sum()] * dim, indexing="ij"), axis=-1), axis=-1).ravel()
+        nodes = grid.reshape(-1, dim)
+    return jnp.asarray(nodes, float), jnp.asarray(np.log(weights), float)
+
+
+def degree_five_rule(dim: int) -> tuple[Float[np.ndarray, "M P"], Float[np.ndarray, " M"]]:
+    r"""Nodes and positive weights that integrate polynomials of degree five against N(0, I), for three parameters up.
+
+    Stroud (1971): :math:`\pm\sqrt{(n+2)/2}\,e_i`, each of weight :math:`4/(n+2)^2`, and the corners
+    :math:`\sqrt{(n+2)/(n-2)}\,(\pm1, .., \pm1)`, together of weight :math:`((n-2)/(n+2))^2`. Of the :math:`2^n` corners
+    a subset does, in which no five signs are tied to one another: an orthogonal array of strength five.
+    """
+    n, codes, tied = dim, list[int](), set[int]()
+    while len(codes) < n:  # the sign of coordinate i in run r is the parity of r & columns[i]: four must not cancel
+        codes.append(next(c for c in range(2**n) if c not in tied))
+        pairs = {a ^ b for a in codes for b in codes}
+        tied = {a ^ b for a in pairs for b in codes}
+    columns = [2 * c + 1 for c in codes]  # a bit in common: every run comes with its mirror image, odd numbers cancel
+    runs = np.arange(2 ** max(columns).bit_length())
+    signs = np.stack([1.0 - 2.0 * (_bits(runs & column) % 2) for column in columns], axis=1)
+    axes = np.sqrt((n + 2) / 2) * np.concatenate([np.eye(n), -np.eye(n)])
+    nodes = np.concatenate([axes, np.sqrt((n + 2) / (n - 2)) * signs])
+    share = ((n - 2) / (n + 2)) ** 2 / len(signs)
+    return nodes, np.concatenate([np.full(2 * n, 4 / (n + 2) ** 2), np.full(len(signs), share)])
+
+
+def _bits(numbers: np.ndarray) -> np.ndarray:
+    return np.array([int(number).bit_count() for number in numbers])
+
+
+def _split(num_components: int, dim: int) -> tuple[Float[Array, " K"], Float[Array, "K P"], Float[Array, "P P"]]:
+    r"""N(0, I) as K Gaussians with its mean and covariance: log-weights, means, and the scale that all of them share.
+
+    Half the variance (of the widest direction) lies between the means, half within the components. For one parameter
+    the means are Gauss-Hermite nodes, and the mixture has 2K - 1 moments of the Gaussian. For more they are normal
+    quantiles of evenly spread points, one coordinate equally spaced, the others by additive recurrence.
+    """
+    K, k = num_components, np.arange(num_components)
+    if K == 1:
+        return jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)
+    if dim == 1:
+        axis, w = np.polynomial.hermite_e.hermegauss(K)
+        means, weights = axis[:, None], w / w.sum()
+    else:
+        root = np.max(np.roots([1.0, *[0.0] * (dim - 2), -1.0, -1.0]).real)  # of r^dim = r + 1
+        points = [(k + 0.5) / K] + [(0.5 + (k + 1) * root**-i) % 1.0 for i in range(1, dim)]
+        means, weights = np.vectorize(NormalDist().inv_cdf)(np.stack(points, axis=1)), np.full(K, 1 / K)
+    means = means - weights @ means
+    means = means * np.sqrt(0.5 / np.linalg.eigvalsh((weights * means.T) @ means)[-1])
+    rest = np.eye(dim) - (weights * means.T) @ means
+    return jnp.asarray(np.log(weights), float), jnp.asarray(means, float), jnp.asarray(np.linalg.cholesky(rest), float)

@@ -1,0 +1,228 @@
+r"""Exact statistics of models that are conjugate block by block: coefficients, variances, transition matrices.
+
+Independent priors are seldom conjugate together: a Gaussian coefficient and an inverse-gamma variance are not. But each
+is conjugate *given the other*. So theta falls into blocks, and each particle keeps
+
+- the sums in which the likelihood of its whole path can be written, exactly (`factors`), and
+- its own theta, which one Gibbs sweep moves at every step: each block is drawn from its exact conditional given the
+  sums and the other blocks (`families`). A sweep leaves p(theta | path) invariant, as a Metropolis-Hastings step does.
+
+.. math:: \beta \mid v \sim N, \qquad
+          v_k \mid \beta \sim \mathrm{IG}\Big(a + \frac{n_k}2,\; b + \frac{SSR_k(\beta)}2\Big), \qquad
+          P_{r\cdot} \sim \mathrm{Dirichlet}(\alpha + N_{r\cdot})
+
+With one block (a variance alone, a transition matrix alone) the draw is exact and independent of the last. Storvik
+(2002) has the normal-inverse-gamma case; Carvalho, Johannes, Lopes and Polson (2010) the switching ones.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+
+from epf_jax.model import StateSpaceModel, example_input, simulate
+from epf_jax.samplers import exact_draw
+from epf_jax.statistics.base import Statistic, check_model_learns
+from epf_jax.statistics.factors import Factor, View, factors_of
+from epf_jax.statistics.families import (
+    COEFFICIENTS,
+    Leaf,
+    NotConjugateError,
+    draw_coefficients,
+    is_bounded,
+    prior_leaves,
+)
+from epf_jax.terms import Term, path_terms, require_inspectable
+
+_PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
+_TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
+
+
+def conjugate_blocks(model: StateSpaceModel) -> Statistic:
+    """The exact statistic of a model that is conjugate block by block, and its Gibbs sweep.
+
+    theta's leaves, and what each may do in the transition, the observation and the initial state:
+
+    - `Normal`, `MultivariateNormal` or a scalar `TruncatedNormal`: enter means linearly (each given the others: a
+      product of two leaves is allowed; truncated ones are then drawn between their bounds);
+    - `InverseGamma`, of any shape: *variances* of the noise, each component having one, times any known function of the
+      state (`dist.Normal(mean, jnp.sqrt(theta["variance"]))`);
+    - `InverseWishart`: the covariance of a transition (`dist.MultivariateNormal(mean, theta["covariance"])`);
+    - `Dirichlet`, of shape (K,) or (K, K): probabilities of a `dist.Categorical` or of the regimes of `epf.switching`.
+
+    Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
+    against the model's own densities on simulated paths; what does not fit is refused.
+
+    Sums of squares are kept in the precision in use. A series whose level is hundreds of times its noise should be
+    centred first, or run in float64.
+    """
+    check_model_learns(model, "conjugate_blocks")
+    require_inspectable(model, "conjugate_blocks")
+    try:
+        return _conjugate_blocks(model)
+    except NotConjugateError as error:
+        raise NotConjugateError(
+            f"conjugate_blocks: {error} Use epf.chebyshev(model), epf.assumed_density(model) or epf.taylor(model, ...)."
+        ) from error
+
+
+def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
+    coordinates, leaves = model.parameters, prior_leaves(model)
+    terms, view = _view(model, leaves)
+    thetas = _likely_thetas(model)
+    initial, steps = (
+        [factor for term in group for factor in _checked(term, view, thetas)] for group in (terms.initial, terms.steps)
+    )
+    blocks = _blocks(leaves, initial + steps)
+    structure = jax.tree.structure(model.shapes.theta)
+    reference = coordinates.to_theta(coordinates.centre)
+
+    def features(values):
+        return [leaf.family.features(value) for leaf, value in zip(leaves, values, strict=True)]
+
+    def log_likelihood(S, features):
+        both = zip((*S[0], *S[1]), initial + steps, strict=True)
+        return sum((f.log_likelihood(s, features) for s, f in both), start=jnp.zeros(()))
+
+    def init(x_0=None):
+        S = tuple(f.init() for f in initial), tuple(f.init() for f in steps)
+        if x_0 is None:
+            return S
+        first = zip(S[0], initial, strict=True)
+        return tuple(f.update(s, x_0, x_0, terms.example[2], terms.example[3]) for s, f in first), S[1]
+
+    def update(key, S, theta, x_prev, x, y, u):
+        return S[0], tuple(f.update(s, x_prev, x, y, u) for s, f in zip(S[1], steps, strict=True))
+
+    def log_target(S):
+        at_reference = log_likelihood(S, features(jax.tree.leaves(reference)))
+
+        def target(z):
+            likelihood = log_likelihood(S, features(jax.tree.leaves(coordinates.to_theta(z))))
+            return coordinates.log_prior(z) + likelihood - at_reference
+
+        return target
+
+    def log_density(S, theta):
+        z = coordinates.to_vector(theta)
+        return log_target(S)(z) - coordinates.log_jacobian(z)
+
+    def sample(key, S, theta, population=None):
+        values = list(jax.tree.leaves(theta))
+        for key_block, block in zip(jax.random.split(key, len(blocks)), blocks, strict=True):
+            drawn = _draw_block(key_block, [leaves[i] for i in block], block, S, values, features, log_likelihood)
+            for i, value in zip(block, drawn, strict=True):
+                values[i] = value
+        return jax.tree.unflatten(structure, values), exact_draw(values[0].dtype)
+
+    return Statistic(init, update, log_density, sample, log_target, name="conjugate_blocks")
+
+
+def _draw_block(key, leaves, block, S, values, features, log_likelihood):
+    """One block's leaves, from their exact conditional given the statistic and the other blocks."""
+    seen = features(values)
+
+    def of_block(own):
+        return log_likelihood(S, [own[block.index(i)] if i in block else other for i, other in enumerate(seen)])
+
+    own = [seen[i] for i in block]
+    if leaves[0].family is COEFFICIENTS:
+        return draw_coefficients(key, leaves, own, of_block)
+    return [leaves[0].family.draw(key, leaves[0].prior, jax.grad(of_block)(own)[0])]
+
+
+def _blocks(leaves: list[Leaf], factors: list[Factor]) -> list[list[int]]:
+    """The leaves by position, in blocks drawn one after another: coefficients whose products do not enter, together."""
+    products = {pair for factor in factors for pair in factor.products}
+    blocks: list[list[int]] = []
+    for i, leaf in enumerate(leaves):
+
+        def fits(block, i=i, leaf=leaf):
+            together = [leaves[j] for j in block] + [leaf]
+            joint = all(other.family is COEFFICIENTS and not is_bounded(other) for other in together)
+            return joint and not any((j, i) in products for j in block)
+
+        home = next((block for block in blocks if fits(block)), None)
+        if home is None:
+            blocks.append([i])
+        else:
+            home.append(i)
+    return blocks
+
+
+# ------------------------------------------------------------------------------------------------ looking at the model
+
+
+def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
+    """The model's terms as functions of theta's leaves, and simulated steps to look at them with."""
+    terms = path_terms(model, natural=True)
+    reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
+    paths = _simulated_steps(model)
+
+    def probe(function):
+        return np.asarray(_evaluated(jax.vmap(function), *paths))
+
+    return terms, View(leaves, reference, terms.example, probe)
+
+
+def _evaluated(function: Callable, *arguments: Any) -> Any:
+    """The function's value in numbers, even where a filter is being built inside somebody's jit."""
+    program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
+        raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
+    with jax.ensure_compile_time_eval():
+        values = jax.jit(jaxpr_as_fun(program))(*jax.tree.leaves(arguments))
+    return jax.tree.unflatten(jax.tree.structure(shape), values)
+
+
+def _likely_thetas(model: StateSpaceModel) -> list[Any]:
+    """A few thetas within two prior standard deviations of the centre, in unconstrained coordinates, leaf by leaf."""
+    coordinates = model.parameters
+    steps = np.clip(np.random.default_rng(0).normal(size=(_PROBES[0], coordinates.dim)), -2.0, 2.0)
+
+    def at(steps):
+        z = coordinates.centre + jnp.asarray(steps, coordinates.centre.dtype) * coordinates.scale
+        return jax.tree.leaves(jax.vmap(coordinates.to_theta)(z))
+
+    return _evaluated(at, steps)
+
+
+def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
+    """Steps x_prev, x, y, u of a few short paths: states as the model really has them, regimes included."""
+    num_paths, num_steps = _PROBES
+    structure = jax.tree.structure(model.shapes.theta)
+
+    def steps(thetas):
+        inputs = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_steps, *jnp.shape(a))), example_input(model))
+        keys = jax.random.split(jax.random.key(0), num_paths)
+        thetas = jax.tree.unflatten(structure, thetas)
+        x, y = jax.vmap(lambda key, theta: simulate(key, model, theta, num_steps, inputs=inputs))(keys, thetas)
+        u = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_paths, *a.shape)), inputs)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), (x[:, :-1], x[:, 1:], y, u))
+
+    return _evaluated(steps, _likely_thetas(model))
+
+
+def _checked(term: Term, view: View, thetas: list[Any]) -> list[Factor]:
+    """The factors of a term, after comparing their log-likelihoods, up to a constant, with the model's own."""
+    factors = factors_of(term, view)
+
+    def both(x_prev, x, y, u):
+        sums = [f.update(f.init(), x_prev, x, y, u) for f in factors]
+
+        def at(values):
+            features = [leaf.family.features(value) for leaf, value in zip(view.leaves, values, strict=True)]
+            claimed = sum(f.log_likelihood(s, features) for f, s in zip(factors, sums, strict=True))
+            return jnp.stack([claimed, term.log_prob(values, x_prev, x, y, u)])
+
+        return jax.vmap(at)(thetas)
+
+    claimed, own = np.moveaxis(np.asarray(view.probe(both), float), -1, 0)  # one row per step, one column per theta
+    difference = (claimed - claimed[:, :1]) - (own - own[:, :1])
+    size = 1.0 + np.max(np.abs(own), axis=1, keepdims=True)
+    if not np.all(np.abs(difference) < _TOLERANCE * size):
+        raise NotConjugateError(f"the {term.name} is not what its mean, noise and probabilities at one theta promise.")
+    return factors

@@ -1,0 +1,192 @@
+r"""Conjugate families: a leaf of the prior, the features by which a likelihood sees it, and its exact conditional.
+
+An inverse-gamma variance v, an inverse-Wishart covariance V and a Dirichlet row p have exponential-family densities,
+
+.. math:: v: (\log v,\; 1/v) \qquad V: (\log |V|,\; V^{-1}) \qquad p: \log p,
+
+and a log-likelihood that is *linear* in these features. Its gradient with respect to them is then all that the data
+say, and the conditional posterior of the leaf is the prior with that gradient added to its natural parameters: half
+the count and half the sum of squares, the scatter matrix, the counts of transitions. Coefficients (Gaussian leaves)
+enter quadratically; theirs is the Gaussian with the gradient and Hessian of the log-density.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower
+from epf_jax.parameters import is_distribution
+
+
+class NotConjugateError(ValueError):
+    """The model has no exact conditionals of this kind."""
+
+
+class Family(NamedTuple):
+    """What can be learned of one kind of leaf.
+
+    Attributes:
+        name: for messages.
+        features: `features(value)`, the pytree that log-likelihoods are written in.
+        draw: `draw(key, prior, gradient)`, the leaf given the gradient of the log-likelihood with respect to its
+            features; None for coefficients, which are drawn together (`draw_coefficients`).
+    """
+
+    name: str
+    features: Callable[[Array], Any]
+    draw: Callable[[PRNGKeyArray, Any, Any], Array] | None = None
+
+
+class Leaf(NamedTuple):
+    """One distribution of the prior.
+
+    Attributes:
+        name: where it stands in theta.
+        prior: the distribution.
+        family: its family.
+        shape: of its value.
+    """
+
+    name: str
+    prior: Any
+    family: Family
+    shape: tuple[int, ...]
+
+
+def prior_leaves(model: Any) -> list[Leaf]:
+    """The leaves of the model's prior."""
+    paths = jax.tree_util.tree_flatten_with_path(model.prior, is_leaf=is_distribution)[0]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(model.shapes.theta)]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "theta" for path, _ in paths]
+    return [
+        Leaf(name, prior, family_of(name, prior), shape)
+        for name, (_, prior), shape in zip(names, paths, shapes, strict=True)
+    ]
+
+
+def family_of(name: str, prior: Any) -> Family:
+    """The conjugate family that a prior belongs to."""
+    base = base_distribution(prior)
+    if is_gaussian(prior) or _is_truncated_normal(prior):
+        return COEFFICIENTS
+    if type(base) is dist.InverseGamma:
+        return VARIANCE
+    if type(prior) is dist.InverseWishart and prior.batch_shape == ():
+        return COVARIANCE
+    if type(base) is dist.Dirichlet:
+        return PROBABILITIES
+    raise NotConjugateError(
+        f"the prior of {name!r} is a {type(prior).__name__}, which has no exact conditional: it takes Normal, "
+        "TruncatedNormal (of a scalar), InverseGamma, InverseWishart and Dirichlet."
+    )
+
+
+def is_bounded(leaf: Leaf) -> bool:
+    """Whether a leaf of coefficients is a truncated Gaussian."""
+    return not is_gaussian(leaf.prior)
+
+
+def _is_truncated_normal(prior: Any) -> bool:
+    truncated = getattr(prior, "base_dist", None)
+    has_bounds = hasattr(prior, "low") or hasattr(prior, "high")
+    return has_bounds and type(truncated) is dist.Normal and prior.batch_shape == prior.event_shape == ()
+
+
+# ------------------------------------------------------------------------------------- variances and probabilities
+
+
+def _draw_variance(key, prior, gradient):
+    by_log, by_inverse = gradient  # -n / 2 and minus half the sum of squares
+    base, shape = base_distribution(prior), by_log.shape
+    concentration = jnp.broadcast_to(base.concentration, shape) - by_log
+    rate = jnp.broadcast_to(base.rate, shape) - by_inverse
+    return rate / _positive(jax.random.gamma(key, concentration, shape, by_log.dtype))
+
+
+def _covariance_features(value):
+    L = cholesky(value)
+    white = solve_lower(L, jnp.eye(value.shape[0], dtype=value.dtype))
+    return 2 * jnp.sum(jnp.log(jnp.diag(L))), white.T @ white
+
+
+def _draw_covariance(key, prior, gradient):
+    by_log_det, by_inverse = gradient
+    scale = prior.scale_matrix - 2 * by_inverse
+    scale = 0.5 * (scale + scale.T)
+    degrees, d = prior.concentration - 2 * by_log_det, scale.shape[0]
+    # Bartlett: the inverse is Wishart, L^{-T} A A^T L^{-1} with scale = L L^T, so the draw is B B^T, B^T = A^{-1} L^T.
+    key_diagonal, key_below = jax.random.split(key)
+    halves = (degrees - jnp.arange(d)) / 2
+    diagonal = jnp.sqrt(2 * _positive(jax.random.gamma(key_diagonal, halves, (d,), scale.dtype)))
+    A = jnp.tril(jax.random.normal(key_below, (d, d), scale.dtype), -1) + jnp.diag(diagonal)
+    B = solve_lower(A, cholesky(scale).T)
+    return B.T @ B
+
+
+def _draw_probabilities(key, prior, gradient):
+    concentration = jnp.broadcast_to(base_distribution(prior).concentration, gradient.shape) + gradient
+    rows = _positive(jax.random.dirichlet(key, concentration, dtype=gradient.dtype))
+    return rows / jnp.sum(rows, axis=-1, keepdims=True)
+
+
+def _positive(drawn):
+    """A draw that rounded to zero, as the least number that is not: theta stays inside its support."""
+    return jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)
+
+
+COEFFICIENTS = Family("Gaussian", lambda value: value)
+VARIANCE = Family("an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance)
+COVARIANCE = Family("an inverse-Wishart covariance", _covariance_features, _draw_covariance)
+PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities)
+
+
+# ------------------------------------------------------------------------------------------------------ coefficients
+
+
+def draw_coefficients(
+    key: PRNGKeyArray,
+    leaves: list[Leaf],
+    values: list[Array],
+    log_likelihood: Callable[[list[Array]], Float[Array, ""]],
+) -> list[Array]:
+    """The leaves' values from their joint conditional, for a log-likelihood that is quadratic in them together."""
+    flat, structure = ravel_pytree(values)
+
+    def log_joint(flat):
+        values = structure(flat)
+        prior = sum(jnp.sum(_untruncated(leaf).log_prob(v)) for leaf, v in zip(leaves, values, strict=True))
+        return prior + log_likelihood(values)
+
+    # A quadratic is known from its slope and curvature anywhere: here, where the particle stands.
+    slope, curvature = jax.grad(log_joint)(flat), jax.hessian(log_joint)(flat)
+    L = cholesky(-curvature)
+    white = solve_lower(L, slope)
+    bounded = [leaf for leaf in leaves if is_bounded(leaf)]
+    if bounded:
+        return [_truncated(key, bounded[0].prior, flat[0] + white[0] / L[0, 0], 1 / L[0, 0])]
+    noise = jax.random.normal(key, flat.shape, flat.dtype)
+    return structure(flat + _solve_upper(L, white + noise))
+
+
+def _untruncated(leaf: Leaf) -> Any:
+    return leaf.prior.base_dist if is_bounded(leaf) else leaf.prior
+
+
+def _truncated(key, prior, mean, sd):
+    """A Gaussian between the prior's bounds, and never quite on one."""
+    low, high = (
+        jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf))
+    )
+    standard = jax.random.truncated_normal(key, (low - mean) / sd, (high - mean) / sd, (), sd.dtype)
+    inside = (jnp.nextafter(low, high), jnp.nextafter(high, low))
+    return jnp.clip(mean + sd * standard, *inside)
+
+
+def _solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
+    """L^{-T} b: forward substitution on the matrix turned about."""
+    return solve_lower(lower[::-1, ::-1].T, b[::-1])[::-1]

@@ -1,0 +1,298 @@
+"""Claims about `conjugate_blocks`: exact densities, exact draws, filters against Kalman, quadrature, enumeration."""
+
+import itertools
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.special import gammaln
+from scipy.stats import multivariate_normal
+
+import epf_jax as epf
+from epf_jax import exact
+from epf_jax.statistics import statistic_of_path
+
+KEY = jax.random.key(0)
+
+
+def regression(**changes):
+    """An AR(1) with unknown coefficient, offset and variance, a quarter of the variance being the observation's."""
+    parts = {
+        "prior": {"phi": dist.Normal(0.3, 0.4), "offset": dist.Normal(0.0, 1.0), "v": dist.InverseGamma(3.0, 2.0)},
+        "initial": lambda theta: dist.Normal(theta["offset"], 1.0),
+        "transition": lambda theta, x, u: dist.Normal(theta["phi"] * x + theta["offset"], jnp.sqrt(theta["v"])),
+        "observation": lambda theta, x, u: dist.Normal(x, jnp.sqrt(theta["v"] / 4)),
+    }
+    return epf.StateSpaceModel(**(parts | changes))
+
+
+def full_covariance():
+    """Two states that move one another, with a full unknown covariance; each is seen in noise of its own."""
+
+    def transition(theta, x, u):
+        return dist.MultivariateNormal(theta["A"] @ x, theta["covariance"])
+
+    return epf.StateSpaceModel(
+        prior={
+            "A": dist.Normal(jnp.zeros((2, 2)), 0.5).to_event(2),
+            "covariance": dist.InverseWishart(5.0, jnp.array([[2.0, 0.5], [0.5, 1.0]])),
+            "noise": dist.InverseGamma(jnp.array([3.0, 4.0]), 1.0).to_event(1),
+        },
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x, jnp.sqrt(theta["noise"])).to_event(1),
+    )
+
+
+def hidden_chain():
+    """A hidden Markov chain: two regimes, whole numbers, with unknown transition matrix and unknown means."""
+    matrix = dist.Dirichlet(jnp.array([[4.0, 1.0], [2.0, 3.0]]))
+    return epf.StateSpaceModel(
+        prior={"matrix": matrix, "mean": dist.Normal(jnp.array([-1.0, 1.0]), 0.5).to_event(1)},
+        initial=lambda theta: dist.Categorical(probs=jnp.array([0.5, 0.5])),
+        transition=lambda theta, x, u: dist.Categorical(probs=theta["matrix"][x]),
+        observation=lambda theta, x, u: dist.Normal(theta["mean"][x], 0.7),
+    )
+
+
+MODELS = {
+    "regression": regression,
+    "full_covariance": full_covariance,
+    "hidden_chain": hidden_chain,
+    "local_level_variances": epf.models.local_level_variances,
+    "stochastic_volatility": epf.models.stochastic_volatility,
+    "switching_ar1": epf.models.switching_ar1,
+}
+
+
+def quick(*names):
+    """Every name; those that are not listed only in slow runs."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
+@cache
+def path_of(name):
+    """A model, a path of 12 steps with a missing observation, its statistic, and the path's; in float64 throughout."""
+    model = MODELS[name]()
+    theta = model.parameters.to_theta(model.parameters.centre + 0.3 * model.parameters.scale)
+    x, y = epf.simulate(KEY, model, theta, 12)
+    y = y.at[3].set(jnp.nan)
+    statistic = epf.conjugate_blocks(model)
+    S = jax.jit(lambda x, y: statistic_of_path(statistic, x, y))(x, y)
+    return model, x, y, statistic, jax.tree.map(lambda leaf: leaf[-1], S)
+
+
+@pytest.mark.parametrize("name", quick("regression", "switching_ar1"))
+def test_the_sums_give_the_exact_gibbs_density_of_a_path_with_a_gap(name, x64):
+    model, x, y, statistic, S = path_of(name)
+    coordinates = model.parameters
+    reference = coordinates.to_theta(coordinates.centre)
+
+    @jax.jit
+    @jax.vmap
+    def both(theta):
+        z = coordinates.to_vector(theta)
+        likelihoods = [exact.path_log_likelihood(model, at, x, y)[-1] for at in (theta, reference)]
+        log_prior = coordinates.log_prior(z) - coordinates.log_jacobian(z)
+        return statistic.log_density(S, theta), log_prior + likelihoods[0] - likelihoods[1]
+
+    np.testing.assert_allclose(*both(coordinates.sample(jax.random.key(2), 6)), rtol=1e-9, atol=1e-9)
+
+
+def chains(name, num, num_sweeps):
+    """The ends of Gibbs chains on the known path, started at the prior."""
+    model, _, _, statistic, S = path_of(name)
+
+    def chain(key, theta):
+        keys = jax.random.split(key, num_sweeps)
+        return jax.lax.scan(lambda theta, key: (statistic.sample(key, S, theta)[0], None), theta, keys)[0]
+
+    start = model.parameters.sample(jax.random.key(5), num)
+    return jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(6), num), start)
+
+
+GRIDS = {
+    "regression": {
+        "phi": np.linspace(-1.2, 1.8, 31),
+        "offset": np.linspace(-3.0, 3.0, 31),
+        "v": np.exp(np.linspace(np.log(0.1), np.log(12.0), 31)),
+    },
+    "stochastic_volatility": {
+        "level": np.linspace(-4.5, 4.5, 61),
+        "persistence": np.linspace(0.2, 1.0, 61),
+        "variance": np.exp(np.linspace(np.log(0.003), np.log(3.0), 61)),
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["regression", pytest.param("stochastic_volatility", marks=pytest.mark.slow)])
+def test_gibbs_sweeps_draw_theta_from_the_exact_density_of_a_known_path(name, x64):
+    # 4000 chains of 40 sweeps. Standard error of a mean of 4000 draws: sd / 63; of the sd of a skewed density, of
+    # kurtosis 10 or so: sd sqrt(9 / 4) / 63 = sd / 42. Four of each are allowed.
+    model, x, y, _, _ = path_of(name)
+    truth = exact.known_path(model, x, GRIDS[name], y, batch_size=4096)
+    for parameter, drawn in chains(name, 4000, 40).items():
+        mean, sd = truth.mean[parameter][-1], truth.sd[parameter][-1]
+        assert abs(float(drawn.mean()) - mean) < 4 * sd / 63, parameter
+        assert abs(float(drawn.std()) - sd) < 4 * sd / 42, parameter
+
+
+def test_a_transition_matrix_is_drawn_from_its_dirichlet_posterior(x64):
+    # Row r given the regimes is Dirichlet(alpha + counts). 4000 independent draws: standard error of a mean sd / 63, of
+    # an sd less than that again. Four are allowed.
+    model, x, _, _, _ = path_of("switching_ar1")
+    regimes = np.asarray(x[:, 0], int)
+    posterior = np.array(model.prior["matrix"].concentration)
+    np.add.at(posterior, (regimes[:-1], regimes[1:]), 1)
+    total = posterior.sum(axis=1, keepdims=True)
+    mean, sd = posterior / total, np.sqrt(posterior * (total - posterior) / total**2 / (total + 1))
+    drawn = chains("switching_ar1", 4000, 1)["matrix"]
+    assert np.all(np.abs(drawn.mean(axis=0) - mean) < 4 * sd / 63)
+    assert np.all(np.abs(drawn.std(axis=0) - sd) < 4 * sd / 63)
+
+
+@pytest.mark.slow
+def test_a_full_covariance_is_drawn_from_its_inverse_wishart_posterior(x64):
+    # A sweep draws A, then the covariance given it, whose mean is then (scale + scatter) / (nu + n - d - 1), d = 2. The
+    # draws less their own conditional means average to zero, within four standard errors.
+    model, x, _, _, _ = path_of("full_covariance")
+    drawn = chains("full_covariance", 4000, 1)
+    residual = np.asarray(x[1:])[None] - np.einsum("nij,tj->nti", np.asarray(drawn["A"]), np.asarray(x[:-1]))
+    prior = model.prior["covariance"]
+    scatter = np.asarray(prior.scale_matrix) + np.einsum("nti,ntj->nij", residual, residual)
+    excess = np.asarray(drawn["covariance"]) - scatter / (float(prior.concentration) + 12 - 2 - 1)
+    assert np.all(np.abs(excess.mean(axis=0)) < 4 * excess.std(axis=0) / np.sqrt(4000))
+
+
+def judge(results, mean, sd, largest_error):
+    """Runs' posterior means, averaged, against the exact one in their own standard errors; sds by their median."""
+    means, sds = (np.asarray(leaf, float) for leaf in (results[0], results[1]))
+    standard_error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    assert np.all(standard_error < largest_error * sd)
+    assert np.all(np.abs(means.mean(axis=0) - mean) < 4 * standard_error + 0.02 * sd)  # the grid's own error
+    assert np.all(np.abs(np.median(sds, axis=0) / sd - 1) < 0.15)
+
+
+def test_storviks_filter_knows_a_local_level_with_two_unknown_variances():
+    # Eight filters against the Kalman filter's evidence on a grid of both variances.
+    model = epf.models.local_level_variances()
+    _, y = epf.simulate(jax.random.key(1), model, {"level_variance": 0.25, "observation_variance": 1.0}, 50)
+    y = y.at[20].set(jnp.nan)
+    grid = {name: np.exp(np.linspace(np.log(0.01), np.log(6.0), 41)) for name in model.prior}
+    truth = exact.kalman(model, y, grid, batch_size=2048)
+    filter_ = epf.storvik_filter(model, 500)
+    assert "conjugate_blocks" in repr(filter_)
+    results = epf.replicate(jax.random.split(jax.random.key(2), 8), filter_, y, levels=())
+    for name in model.prior:
+        final = results.theta.mean[name][:, -1], results.theta.sd[name][:, -1]
+        judge(final, truth.mean[name][-1], truth.sd[name][-1], 0.15)
+    errors = np.asarray(results.log_evidence[:, -1]) - truth.log_evidence[-1]
+    assert abs(errors.mean()) < 4 * errors.std(ddof=1) / np.sqrt(8) + 0.5 * errors.var()  # log Z is biased by var / 2
+
+
+@pytest.mark.slow
+def test_storviks_filter_learns_stochastic_volatility():
+    # Six filters against quadrature over the state on a grid of all three parameters.
+    model = epf.models.stochastic_volatility()
+    _, y = epf.simulate(KEY, model, {"level": 0.0, "persistence": 0.95, "variance": 0.05}, 50)
+    grid = {
+        "level": np.linspace(-3.0, 3.0, 15),
+        "persistence": np.linspace(0.35, 0.9995, 16),
+        "variance": np.exp(np.linspace(np.log(0.005), np.log(1.5), 13)),
+    }
+    truth = exact.quadrature(model, y, grid, np.linspace(-6.0, 6.0, 140))
+    results = epf.replicate(jax.random.split(jax.random.key(2), 6), epf.storvik_filter(model, 4000), y, levels=())
+    for name in model.prior:
+        final = results.theta.mean[name][:, -1], results.theta.sd[name][:, -1]
+        judge(final, truth.mean[name][-1], truth.sd[name][-1], 0.1)
+
+
+@pytest.mark.slow
+def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
+    # Over the 2^9 paths of regimes: p(path, y) has a closed form (Dirichlet-multinomial rows, Gaussian means), and so
+    # has the posterior mean of every parameter given the path.
+    model = hidden_chain()
+    truth = {"matrix": jnp.array([[0.8, 0.2], [0.4, 0.6]]), "mean": jnp.array([-1.2, 1.1])}
+    _, y = epf.simulate(jax.random.key(3), model, truth, 8)
+    alpha, prior_mean, v_0, v = np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([-1.0, 1.0]), 0.25, 0.49
+    log_joints, matrices, means = [], [], []
+    for path in itertools.product((0, 1), repeat=9):
+        path = np.array(path)
+        counts = np.zeros((2, 2))
+        np.add.at(counts, (path[:-1], path[1:]), 1)
+        log_joint = np.sum(gammaln(alpha + counts) - gammaln(alpha))
+        log_joint -= np.sum(gammaln((alpha + counts).sum(1)) - gammaln(alpha.sum(1)))
+        found = np.zeros(2)
+        for r in (0, 1):
+            seen = np.asarray(y, float)[path[1:] == r]
+            covariance = v * np.eye(len(seen)) + v_0
+            if len(seen):
+                log_joint += multivariate_normal(np.full(len(seen), prior_mean[r]), covariance).logpdf(seen)
+            found[r] = (prior_mean[r] / v_0 + seen.sum() / v) / (1 / v_0 + len(seen) / v)
+        log_joints.append(log_joint)
+        matrices.append((alpha + counts) / (alpha + counts).sum(1, keepdims=True))
+        means.append(found)
+    weights = np.exp(np.array(log_joints) - np.max(log_joints))
+    weights /= weights.sum()
+    filter_ = epf.storvik_filter(model, 2000)
+    results = epf.replicate(jax.random.split(jax.random.key(2), 16), filter_, y, levels=())
+    for name, paths in (("matrix", matrices), ("mean", means)):
+        drawn = np.asarray(results.theta.mean[name][:, -1], float)
+        standard_error = drawn.std(axis=0, ddof=1) / 4
+        assert np.all(standard_error < 0.01)
+        assert np.all(np.abs(drawn.mean(axis=0) - np.tensordot(weights, np.stack(paths), 1)) < 4 * standard_error)
+
+
+def refused(transition=None, observation=None, **prior):
+    changes = {"prior": {"phi": dist.Normal(0.3, 0.4), "v": dist.InverseGamma(3.0, 2.0)} | prior}
+    changes["initial"] = lambda theta: dist.Normal(0.0, 1.0)
+    changes["transition"] = transition or (lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(theta["v"])))
+    changes["observation"] = observation or (lambda theta, x, u: dist.Normal(x, 1.0))
+    return regression(**changes)
+
+
+@pytest.mark.parametrize(
+    ("message", "model"),
+    [
+        ("prior of 'v' is a LogNormal.*InverseGamma", lambda: refused(v=dist.LogNormal(0.0, 1.0))),
+        (
+            "mean of the transition is not linear in theta's 'phi'",
+            lambda: refused(lambda theta, x, u: dist.Normal(jnp.sin(theta["phi"] * x), jnp.sqrt(theta["v"]))),
+        ),
+        (
+            "standard deviation: dist.Normal takes its square root",
+            lambda: refused(lambda theta, x, u: dist.Normal(theta["phi"] * x, theta["v"])),
+        ),
+        (
+            "not proportional to one variance",
+            lambda: refused(lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(theta["v"] + 1.0))),
+        ),
+        (
+            "noise of the transition depends on theta's 'phi'",
+            lambda: refused(lambda theta, x, u: dist.Normal(x, jnp.exp(theta["phi"]) * jnp.sqrt(theta["v"]))),
+        ),
+        (
+            "mean of the transition depends on theta's 'v'",
+            lambda: refused(lambda theta, x, u: dist.Normal(theta["v"] * x, 1.0)),
+        ),
+        (
+            "neither Gaussian nor categorical",
+            lambda: refused(lambda theta, x, u: dist.Laplace(theta["phi"] * x, jnp.sqrt(theta["v"]))),
+        ),
+        (
+            "not a row of theta's 'matrix'",
+            lambda: epf.StateSpaceModel(
+                prior={"matrix": dist.Dirichlet(jnp.ones((2, 2)))},
+                initial=lambda theta: dist.Categorical(probs=jnp.array([0.5, 0.5])),
+                transition=lambda theta, x, u: dist.Categorical(probs=0.5 * theta["matrix"][x] + 0.25),
+                observation=lambda theta, x, u: dist.Normal(x, 1.0),
+            ),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_told_why(message, model):
+    with pytest.raises(ValueError, match=rf"^conjugate_blocks: .*{message}.*Use epf\.chebyshev"):
+        epf.conjugate_blocks(model())
