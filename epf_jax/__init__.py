@@ -10,6 +10,7 @@ The README shows the rest; every public name is listed in `__all__`.
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
+from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.devices import across_devices, islands
 from epf_jax.differentiable import soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
@@ -45,6 +46,7 @@ from epf_jax.statistics import (
 from epf_jax.sweep import sweep
 
 __all__ = [
+    "Chains",
     "Filter",
     "FilterState",
     "Fit",
@@ -77,7 +79,9 @@ __all__ = [
     "models",
     "multinomial",
     "parameter_filter",
+    "particle_gibbs",
     "plots",
+    "pmmh",
     "random_walk",
     "replicate",
     "residual",
