@@ -23,6 +23,7 @@ from epf_jax.filters import (
     extended_parameter_filter,
     liu_west_filter,
     parameter_filter,
+    practical_filter,
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
@@ -82,6 +83,7 @@ __all__ = [
     "particle_gibbs",
     "plots",
     "pmmh",
+    "practical_filter",
     "random_walk",
     "replicate",
     "residual",

@@ -116,6 +116,7 @@ FILTERS = {
     "storvik": epf.storvik_filter,
     "liu_west_auxiliary": lambda model, n: epf.liu_west_filter(model, n, auxiliary=True),
     "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel),
+    "practical": lambda model, n: epf.practical_filter(model, n, lag=3, num_path_particles=3),
     "sir": epf.bootstrap_filter,
     "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(
         model, n, theta=model.parameters.to_theta(model.parameters.centre)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 from jax.scipy.stats import rankdata
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from epf_jax.parameters import Theta
@@ -32,11 +32,11 @@ class Chains(NamedTuple):
     """
 
     theta: Theta
-    log_evidence: Float[Array, "C D"]
-    acceptance: Float[Array, " C"]
+    log_evidence: Float[np.ndarray, "C D"]
+    acceptance: Float[np.ndarray, " C"]
     rhat: Theta
     ess: Theta
-    num_collapsed: Any
+    num_collapsed: Int[np.ndarray, " C"]
     description: str = ""
 
     @property

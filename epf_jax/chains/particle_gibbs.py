@@ -30,7 +30,7 @@ from epf_jax.proposals import Proposal, check_proposal
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.series import check_series
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
-from epf_jax.statistics.base import check_model_learns, from_log_target, statistic_of_path
+from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture
 from epf_jax.terms import path_terms
 
@@ -85,7 +85,7 @@ def particle_gibbs(
     check_proposal(proposal, model)
     if statistic is not None:
         check_statistic(statistic)
-        _check_moves(statistic)
+        check_statistic_moves(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     rows = input_rows(inputs, y.shape[0])
     check_model(model, jax.tree.map(lambda a: a[0], rows))
@@ -110,9 +110,7 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         # x_0 is redrawn with the rest: a first row in which the path begins, whose y and u are not looked at.
         y, rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, rows))
         begins = jnp.arange(len(y)) == 0
-        redrawn = redraw_path(
-            key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins
-        )
+        redrawn = redraw_path(key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins)
         z = coordinates.to_vector(theta)
         drawn = Draw(z, redrawn.log_evidence, info.acceptance.astype(z.dtype), redrawn.num_collapsed > 0)
         return _State(z, redrawn.x), drawn
@@ -185,11 +183,3 @@ def _first_paths(key, model, z, num_steps, rows):
         return simulate(key, model, model.parameters.to_theta(z), num_steps, inputs=rows)[0]
 
     return jax.jit(jax.vmap(one))(jax.random.split(key, z.shape[0]), z)
-
-
-def _check_moves(statistic: Statistic) -> None:
-    if not statistic.moves:
-        raise ValueError(
-            "statistic: the frozen statistic records nothing, so theta would never move. Leave it out, or give one "
-            "that learns, such as epf.conjugate(model)."
-        )

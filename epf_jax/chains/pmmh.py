@@ -110,7 +110,7 @@ def pmmh_kernel(model: StateSpaceModel, filter_of: Callable[[StateSpaceModel], F
         # A NaN compares as False: what cannot be evaluated is not moved to.
         accept = jnp.log(jax.random.uniform(key_accept, dtype=z.dtype)) < log_ratio
         state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), _State(z, log_evidence), state)
-        return state, Draw(*state, accept.astype(z.dtype), ~jnp.isfinite(log_evidence))
+        return state, Draw(state.z, state.log_evidence, accept.astype(z.dtype), ~jnp.isfinite(log_evidence))
 
     return kernel
 

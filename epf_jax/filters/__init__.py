@@ -4,6 +4,7 @@ from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
 from epf_jax.filters.parameter import extended_parameter_filter, parameter_filter, storvik_filter
+from epf_jax.filters.practical import practical_filter
 
 __all__ = [
     "Filter",
@@ -15,5 +16,6 @@ __all__ = [
     "extended_parameter_filter",
     "liu_west_filter",
     "parameter_filter",
+    "practical_filter",
     "storvik_filter",
 ]
