@@ -4,17 +4,17 @@ import warnings
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtri
-from jax.scipy.stats import rankdata
 from jaxtyping import Array, Float, Int
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
 from epf_jax.parameters import Theta
 
 _WORST_RHAT = 1.01  # and the least effective draws per chain: the rules of Vehtari et al. (2021)
 _LEAST_ESS = 100
+_MOST_LOST = 0.5  # share of draws whose particles all had zero weight; some of theta's proposals may well be impossible
 _LEAST_ACCEPTANCE = 0.02  # of a noisy random walk; the best is 0.07 (Sherlock et al. 2015)
 
 
@@ -87,9 +87,8 @@ def diagnose(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d
     agree in location and differ in spread.
     """
     draws = np.asarray(draws, float)
-    pooled = draws.reshape(-1, *draws.shape[2:])
     normal = _normal_scores(draws)
-    folded = _normal_scores(np.abs(draws - np.median(pooled, axis=0)))
+    folded = _normal_scores(np.abs(draws - np.median(_pooled(draws), axis=0)))
     half = draws.shape[1] // 2
     with np.errstate(invalid="ignore", divide="ignore"):  # chains that never moved: R-hat is NaN, and is reported
         rhat = np.maximum(split_gelman_rubin(normal), split_gelman_rubin(folded))
@@ -99,9 +98,9 @@ def diagnose(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d
 
 def _normal_scores(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "C D *d"]:
     """The draws replaced by the normal quantiles of their ranks among all (Blom 1958); ties share a rank."""
-    num = draws.shape[0] * draws.shape[1]
-    ranks = rankdata(jnp.asarray(draws.reshape(num, -1)), axis=0)
-    return np.asarray(ndtri((ranks - 0.375) / (num + 0.25))).reshape(draws.shape)
+    pooled = _pooled(draws)
+    ranks = rankdata(pooled, axis=0)
+    return ndtri((ranks - 0.375) / (len(pooled) + 0.25)).reshape(draws.shape)
 
 
 def summarise_chains(
@@ -129,6 +128,15 @@ def warn_of_bad_chains(chains: Chains) -> None:
     num_chains, num_draws = chains.log_evidence.shape
     rhat, ess = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(t)]) for t in (chains.rhat, chains.ess))
     lowest = float(np.min(chains.acceptance))
+    lost = np.max(chains.num_collapsed) / num_draws
+    if lost > _MOST_LOST:
+        warnings.warn(
+            f"Every particle had zero weight at some step, in up to {lost:.0%} of a chain's draws. Likely causes: an "
+            "observation that the model all but rules out (an outlier, wrong units), or an observation noise too small "
+            "for num_particles (try epf.fully_adapted or epf.guided).",
+            RuntimeWarning,
+            stacklevel=5,
+        )
     hint = "more num_draws and num_warmup"
     if lowest < _LEAST_ACCEPTANCE:
         hint = f"more num_particles, whose log-likelihoods are less noisy (acceptance is down to {lowest:.1%})"
@@ -137,14 +145,14 @@ def warn_of_bad_chains(chains: Chains) -> None:
             f"The chains disagree: R-hat is {np.max(rhat):.3f}, where {_WORST_RHAT} is the most to be believed. Likely "
             f"remedies: {hint}.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     elif not np.all(ess >= _LEAST_ESS * num_chains):
         warnings.warn(
             f"The {num_chains} x {num_draws} draws are worth {np.min(ess):.0f} independent ones, and {_LEAST_ESS} for "
             f"each chain is the least that R-hat and the summaries can be trusted with. Likely remedies: {hint}.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -35,7 +35,7 @@ from epf_jax.statistics.scale_mixture import why_not_scale_mixture
 from epf_jax.terms import path_terms
 
 
-class _State(NamedTuple):
+class PathState(NamedTuple):
     """Theta's coordinates, and the path."""
 
     z: Float[Array, " P"]
@@ -89,10 +89,10 @@ def particle_gibbs(
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     rows = input_rows(inputs, y.shape[0])
     check_model(model, jax.tree.map(lambda a: a[0], rows))
-    draw_theta, how = _theta_given_path(model, statistic, sampler)
+    draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)
-    states = _State(z, _first_paths(key_paths, model, z, y.shape[0], rows))
+    states = PathState(z, _first_paths(key_paths, model, z, y.shape[0], rows))
     kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
     description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
     return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
@@ -113,12 +113,12 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         redrawn = redraw_path(key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins)
         z = coordinates.to_vector(theta)
         drawn = Draw(z, redrawn.log_evidence, info.acceptance.astype(z.dtype), redrawn.num_collapsed > 0)
-        return _State(z, redrawn.x), drawn
+        return PathState(z, redrawn.x), drawn
 
     return kernel
 
 
-def _theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:
+def theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:
     """`draw(key, theta, x, y, rows, population) -> theta, info`, and what it is called."""
     if statistic is None and sampler is None:
         return _default_draw(model)

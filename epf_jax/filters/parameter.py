@@ -19,6 +19,7 @@ p(theta | x_0:t) for every surviving path; the cycle is the same. An observation
 is counted in `StepInfo` and then treated as missing.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -199,6 +200,7 @@ def redraw(key, statistic, coordinates, S, theta, before):
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
 
 
+@lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
 def default_proposal(model: StateSpaceModel) -> Proposal:
     """The best proposal that the model allows without being told more."""
     return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
