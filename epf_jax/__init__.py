@@ -10,6 +10,7 @@ The README shows the rest; every public name is listed in `__all__`.
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
+from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.devices import across_devices, islands
 from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
@@ -25,6 +26,7 @@ from epf_jax.filters import (
     online_em,
     parameter_filter,
     particle_learning_filter,
+    practical_filter,
     resample_move_filter,
     smc2_filter,
     storvik_filter,
@@ -53,6 +55,7 @@ from epf_jax.sweep import sweep
 from epf_jax.switching import switching
 
 __all__ = [
+    "Chains",
     "Filter",
     "FilterState",
     "Fit",
@@ -90,8 +93,11 @@ __all__ = [
     "node_filter",
     "online_em",
     "parameter_filter",
+    "particle_gibbs",
     "particle_learning_filter",
     "plots",
+    "pmmh",
+    "practical_filter",
     "random_walk",
     "replicate",
     "resample_move_filter",

@@ -108,6 +108,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     return Proposal(distribution, log_weight, look_ahead, name="fully adapted")
 
 
+@lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
 def default_proposal(model: StateSpaceModel) -> Proposal:
     """`fully_adapted` where the model allows it, `bootstrap` elsewhere."""
     return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)

@@ -34,8 +34,12 @@ Resampler = Any
 
 def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """Ancestors drawn independently, as in Erol et al. (2013). Sorted, by exponential spacings."""
-    n = log_weights.shape[0]
-    spacings = jnp.cumsum(jax.random.exponential(key, (n + 1,)))
+    return independent_ancestors(key, log_weights, log_weights.shape[0])
+
+
+def independent_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], num: int) -> Int[Array, " num"]:
+    """`num` ancestors drawn independently by weight, sorted."""
+    spacings = jnp.cumsum(jax.random.exponential(key, (num + 1,)))
     return _inverse_cdf(log_weights, spacings[:-1] / spacings[-1])
 
 
@@ -351,7 +355,7 @@ def running_sum(x: Array) -> Array:
     return jax.lax.platform_dependent(x, cpu=one_by_one, cuda=running_sum_by_blocks, default=jnp.cumsum)
 
 
-def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " N"]) -> Ancestors:
+def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " num"]) -> Int[Array, " num"]:
     """The first particle whose cumulative weight reaches each position in (0, 1].
 
     Positions are scaled by the last cumulative weight, and compared from the left: rounding can then never select a

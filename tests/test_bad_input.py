@@ -131,7 +131,13 @@ def test_a_model_that_reads_inputs_asks_for_them():
 
 # --------------------------------------------------------------------------------------------------------- the filters
 
-FILTERS = [epf.extended_parameter_filter, epf.storvik_filter, epf.bootstrap_filter, epf.liu_west_filter]
+FILTERS = [
+    epf.extended_parameter_filter,
+    epf.storvik_filter,
+    epf.bootstrap_filter,
+    epf.liu_west_filter,
+    epf.practical_filter,
+]
 
 
 @pytest.mark.parametrize("make", FILTERS)

@@ -11,6 +11,7 @@ from epf_jax.filters.parameter import (
     particle_learning_filter,
     storvik_filter,
 )
+from epf_jax.filters.practical import practical_filter
 from epf_jax.filters.resample_move import resample_move_filter
 from epf_jax.filters.smc2 import smc2_filter
 
@@ -27,6 +28,7 @@ __all__ = [
     "online_em",
     "parameter_filter",
     "particle_learning_filter",
+    "practical_filter",
     "resample_move_filter",
     "smc2_filter",
     "storvik_filter",

@@ -85,7 +85,7 @@ def extended_parameter_filter(
     error, with more than three parameters) and `bootstrap`.
     """
     check_filter_arguments(model, num_particles, resample)
-    statistic = _default_statistic(model) if statistic is None else statistic
+    statistic = default_statistic(model) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
@@ -143,7 +143,7 @@ def particle_learning_filter(
             f"proposal: particle learning resamples before it propagates, which takes a look-ahead weight, and "
             f"{proposal.name} has none. Use epf.fully_adapted(model), or epf.extended_parameter_filter for this one."
         )
-    statistic = _default_statistic(model) if statistic is None else statistic
+    statistic = default_statistic(model) if statistic is None else statistic
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
@@ -158,7 +158,7 @@ def parameter_filter(
 ) -> Filter:
     """The one implementation behind Storvik's filter, the EPF and SIR: every part is given, none chosen."""
     check_filter_arguments(model, num_particles, resample)
-    _check_statistic(statistic)
+    check_statistic(statistic)
     check_proposal(proposal, model)
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
@@ -179,7 +179,7 @@ def parameter_filter(
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
-        x = _propagate(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), theta, x_prev)
+        x = propagate(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), theta, x_prev)
         w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
         weighings.append(reweight(log_weights, w))
         log_weights, collapsed = weighings[-1].log_weights, weighings[-1].collapsed
@@ -194,7 +194,7 @@ def parameter_filter(
         collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
         S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed)
         S = S if statistic.adapt is None else statistic.adapt(S, log_weights, state.t + 1)
-        theta, drawn = _redraw(key_theta, statistic, model.parameters, S, theta, state)
+        theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
         info = step_info(selection, *weighings, acceptance=drawn.acceptance, num_bad_densities=drawn.num_bad)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
@@ -205,13 +205,13 @@ def parameter_filter(
     return build_filter(model, N, init, step, description, resample)
 
 
-def _propagate(key, distribution, theta, x_prev):
+def propagate(key, distribution, theta, x_prev):
     """One draw of x_t for every particle."""
     return sample_each(key, distribution, x_prev.shape[0], theta, x_prev).astype(x_prev.dtype)
 
 
 def _propagate_blindly(model, u):
-    return lambda key, theta, x_prev: _propagate(key, lambda th, x: model.transition(th, x, u), theta, x_prev)
+    return lambda key, theta, x_prev: propagate(key, lambda th, x: model.transition(th, x, u), theta, x_prev)
 
 
 def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
@@ -224,7 +224,7 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
     return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
 
 
-def _redraw(key, statistic, coordinates, S, theta, before):
+def redraw(key, statistic, coordinates, S, theta, before):
     """Every particle's theta drawn anew given its statistic, from where it stands."""
     if coordinates.dim == 0 or not statistic.moves:
         return theta, no_draw()
@@ -245,7 +245,8 @@ def _exact_statistic(model: StateSpaceModel) -> Statistic:
         raise ValueError(f"conjugate: {problem} {error}") from error
 
 
-def _default_statistic(model: StateSpaceModel) -> Statistic:
+def default_statistic(model: StateSpaceModel) -> Statistic:
+    """The statistic that suits the model: see `extended_parameter_filter`."""
     inspectable = model.shapes.problem is None
     if inspectable and not why_not_conjugate(model):
         return conjugate(model)
@@ -255,7 +256,8 @@ def _default_statistic(model: StateSpaceModel) -> Statistic:
     return taylor(model, order=2, sampler=sampler)
 
 
-def _check_statistic(statistic: Any) -> None:
+def check_statistic(statistic: Any) -> None:
+    """Refuse what is no statistic."""
     if not isinstance(statistic, Statistic):
         raise TypeError(
             f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}."

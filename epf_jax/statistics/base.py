@@ -139,5 +139,14 @@ def check_model_learns(model: StateSpaceModel, who: str) -> None:
         )
 
 
+def check_statistic_moves(statistic: Statistic) -> None:
+    """Refuse a statistic from which theta is never redrawn."""
+    if not statistic.moves:
+        raise ValueError(
+            "statistic: the frozen statistic records nothing, so theta would never move. Give one that learns, such as "
+            "epf.chebyshev(model)."
+        )
+
+
 def _no_sampler(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("replaced by with_sampler")

@@ -1,0 +1,148 @@
+r"""Several chains in one compiled program, their proposals tuned to what all of them have seen while they warm up.
+
+A kernel is `kernel(key, state, population, data) -> state, Draw`, of one chain. The population's covariance follows the
+chains (Haario, Saksman and Tamminen 2001; Andrieu and Thoms 2008), all of them together (Craiu, Rosenthal and Yang
+2009), with gains that diminish:
+
+.. math:: \mu \leftarrow \mu + \gamma_i\,(\bar z - \mu), \qquad
+          \Sigma \leftarrow \Sigma + \gamma_i\,\bigl(\overline{(z-\mu)(z-\mu)^T} - \Sigma\bigr), \qquad
+          \gamma_i = (i + 10)^{-2/3}
+
+and is frozen when the warm-up ends: the draws that are kept come from chains with one fixed kernel. The scale is not
+tuned to an acceptance rate: with a noisy likelihood no step is short enough to be accepted at the rate of an exact one.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from epf_jax.chains.base import Chains, summarise_chains
+from epf_jax.checks import check_key, check_whole_number
+from epf_jax.filters import Filter, liu_west_filter
+from epf_jax.gaussian import cholesky
+from epf_jax.model import StateSpaceModel
+from epf_jax.random import stream
+from epf_jax.run import run_jitted
+from epf_jax.weights import Population, population
+
+_SCOUTS = 500  # particles of the filter that finds where the chains start
+_FIRST_FLOOR = 1e-2  # least spread of the scouts, in prior standard deviations
+_FLOOR = 1e-4  # of the chains
+_PIECES = 50  # between which a progress bar moves
+
+
+class Draw(NamedTuple):
+    """What a kernel reports: theta's unconstrained coordinates, and what belongs to them."""
+
+    z: Float[Array, " P"]
+    log_evidence: Float[Array, ""]
+    acceptance: Float[Array, ""]
+    collapsed: Array
+
+
+class Tuning(NamedTuple):
+    """Location and covariance of theta as the chains have seen them."""
+
+    mean: Float[Array, " P"]
+    covariance: Float[Array, "P P"]
+
+
+class Lengths(NamedTuple):
+    """How many chains, and how long."""
+
+    num_chains: int
+    num_warmup: int
+    num_draws: int
+
+
+def check_lengths(key: Any, num_chains: Any, num_warmup: Any, num_draws: Any) -> tuple[PRNGKeyArray, Lengths]:
+    """The key that the chains draw with, and their lengths, or an error."""
+    check_whole_number("num_chains", num_chains, least=2, hint="R-hat compares chains: four is a good start.")
+    check_whole_number("num_warmup", num_warmup, hint="A thousand is a good start.")
+    check_whole_number("num_draws", num_draws, least=4, hint="A few thousand is a good start.")
+    return stream(check_key(key)), Lengths(num_chains, num_warmup, num_draws)
+
+
+def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: int) -> tuple[Array, Tuning]:
+    """Where the chains start: spread twice as wide as the posterior of one run of Liu and West's filter.
+
+    That posterior is rough, and only tells the chains where to begin and how long their first steps should be.
+    """
+    key_filter, key_start = jax.random.split(key)
+    final = run_jitted(_scouts(model), (), False, None, key_filter, None, y, rows).final
+    coordinates = model.parameters
+    z = jax.vmap(coordinates.to_vector)(final.theta)
+    found = population(z, final.log_weights, _FIRST_FLOOR * coordinates.scale)
+    start = found.mean + 2.0 * jax.random.normal(key_start, (num, coordinates.dim)) @ found.scale_tril.T
+    return start, Tuning(found.mean, found.scale_tril @ found.scale_tril.T)
+
+
+@lru_cache(maxsize=64)
+def _scouts(model: StateSpaceModel) -> Filter:
+    return liu_west_filter(model, _SCOUTS)
+
+
+def run_chains(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    kernel: Callable,
+    states: Any,
+    tuning: Tuning,
+    data: Any,
+    lengths: Lengths,
+    progress: bool,
+    description: str,
+) -> Chains:
+    """All chains through their warm-up and their draws.
+
+    Args:
+        key: a random key.
+        model: whose theta they draw.
+        kernel: one step of one chain; one object for one algorithm, so that it is compiled once.
+        states: the kernel's states, with a leading axis of chains.
+        tuning: where the population begins.
+        data: what the kernel is given at every step.
+        lengths: how many chains, and how long.
+        progress: whether to show a progress bar.
+        description: the algorithm in words.
+    """
+    total = lengths.num_warmup + lengths.num_draws
+    size = -(-total // _PIECES) if progress else total
+    carry, pieces = (states, tuning), []
+    with tqdm(total=total, unit="draw", desc="sampling", disable=not progress) as bar:
+        for first in range(0, total, size):
+            turns = jnp.arange(first, min(first + size, total))
+            carry, drawn = _scan(kernel, model, key, carry, turns, lengths.num_warmup, data)
+            pieces.append(jax.block_until_ready(drawn))
+            bar.update(len(turns))
+    drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts)[lengths.num_warmup :].swapaxes(0, 1), *pieces)
+    theta = jax.jit(jax.vmap(jax.vmap(model.parameters.to_theta)))(drawn.z)
+    return summarise_chains(theta, drawn.log_evidence, drawn.acceptance, drawn.collapsed, description)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _scan(kernel, model, key, carry, turns, num_warmup, data):
+    floor = _FLOOR * model.parameters.scale
+
+    def turn(carry, i):
+        states, tuning = carry
+        keys = jax.random.split(jax.random.fold_in(key, i), jax.tree.leaves(states)[0].shape[0])
+        seen = Population(tuning.mean, cholesky(tuning.covariance + jnp.diag(floor**2)))
+        states, drawn = jax.vmap(kernel, in_axes=(0, 0, None, None))(keys, states, seen, data)
+        gain = jnp.where(i < num_warmup, (i + 10.0) ** (-2 / 3), 0.0)
+        return (states, _learn(tuning, drawn.z, gain)), drawn
+
+    return jax.lax.scan(turn, carry, turns)
+
+
+def _learn(tuning: Tuning, z: Float[Array, "C P"], gain: Float[Array, ""]) -> Tuning:
+    off = z - tuning.mean
+    covariance = jnp.einsum("ci,cj->ij", off, off) / z.shape[0]
+    return Tuning(
+        tuning.mean + gain * jnp.mean(off, axis=0), tuning.covariance + gain * (covariance - tuning.covariance)
+    )

@@ -1,0 +1,185 @@
+r"""Particle Gibbs with ancestor sampling (Lindsten, Jordan and Schön 2014): an offline reference.
+
+For every draw:
+
+    1. theta   given the path x_0:T and y_1:T: drawn exactly from a statistic of the path where one fits, by steps of a
+               sampler on the path's own density elsewhere
+    2. path    given theta, y_1:T and the path as it is: one sweep of conditional SMC (`conditional.py`)
+
+Both leave p(theta, x_0:T | y_1:T) invariant, with any number of particles from two up; more of them forget the old
+path sooner. The path's density is exact, term by term (`terms.py`). A statistic that approximates the path's density,
+such as `taylor` or `chebyshev`, makes the chain as exact as itself, no more.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.chains.base import Chains
+from epf_jax.chains.loop import Draw, check_lengths, run_chains, scout
+from epf_jax.checks import check_whole_number
+from epf_jax.conditional import redraw_path
+from epf_jax.filters import bootstrap_filter
+from epf_jax.filters.parameter import check_statistic
+from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, simulate
+from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.samplers import Sampler, slice_sampler
+from epf_jax.series import check_series
+from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
+from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
+from epf_jax.statistics.scale_mixture import why_not_scale_mixture
+from epf_jax.terms import path_terms
+
+
+class PathState(NamedTuple):
+    """Theta's coordinates, and the path."""
+
+    z: Float[Array, " P"]
+    x: Float[Array, "T+1 *x"]
+
+
+def particle_gibbs(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    y: Float[Array, "T *y"],
+    *,
+    num_particles: int = 20,
+    num_draws: int = 2000,
+    num_warmup: int = 500,
+    num_chains: int = 4,
+    statistic: Statistic | None = None,
+    sampler: Sampler | None = None,
+    proposal: Proposal | None = None,
+    inputs: Any = None,
+    progress: bool = False,
+) -> Chains:
+    """The posterior of theta given a whole series, by particle Gibbs with ancestor sampling.
+
+    Args:
+        key: a random key.
+        model: the state-space model.
+        y: the observations; NaN is missing.
+        num_particles: of conditional SMC, at least two.
+        num_draws: draws that each chain keeps.
+        num_warmup: draws before them, during which the sampler's scale is learned.
+        num_chains: chains, all in one program.
+        statistic: from which theta is drawn given the path. By default `epf.conjugate` or `epf.scale_mixture`, exact
+            draws, where the model allows them, and the path's own density elsewhere.
+        sampler: how theta is drawn from the path's own density (or from the statistic, if it is given): by default
+            `epf.slice_sampler()`, which needs no tuning. Without a statistic, giving a sampler asks for the path's own
+            density.
+        proposal: how states are drawn: `epf.fully_adapted(model)` where the model allows it, `epf.bootstrap()`
+            elsewhere.
+        inputs: one row per observation, or None for the time index.
+        progress: whether to show a progress bar.
+    """
+    check_is_model(model)
+    check_model_learns(model, "particle_gibbs")
+    check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
+    key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
+    proposal = default_proposal(model) if proposal is None else proposal
+    check_proposal(proposal, model)
+    if statistic is not None:
+        check_statistic(statistic)
+        check_statistic_moves(statistic)
+    y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
+    rows = input_rows(inputs, y.shape[0])
+    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    draw_theta, how = theta_given_path(model, statistic, sampler)
+    key_start, key_paths, key_chains = jax.random.split(key, 3)
+    z, tuning = scout(key_start, model, y, rows, num_chains)
+    states = PathState(z, _first_paths(key_paths, model, z, y.shape[0], rows))
+    kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
+    description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
+
+
+@lru_cache(maxsize=64)
+def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposal, num_particles: int) -> Callable:
+    """One step of one chain: `kernel(key, state, population, (y, rows)) -> state, Draw`."""
+    coordinates = model.parameters
+
+    def kernel(key, state, population, data):
+        key_theta, key_path = jax.random.split(key)
+        y, rows = data
+        theta, info = draw_theta(key_theta, coordinates.to_theta(state.z), state.x, y, rows, population)
+        # x_0 is redrawn with the rest: a first row in which the path begins, whose y and u are not looked at.
+        y, rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, rows))
+        begins = jnp.arange(len(y)) == 0
+        redrawn = redraw_path(key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins)
+        z = coordinates.to_vector(theta)
+        drawn = Draw(z, redrawn.log_evidence, info.acceptance.astype(z.dtype), redrawn.num_collapsed > 0)
+        return PathState(z, redrawn.x), drawn
+
+    return kernel
+
+
+def theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:
+    """`draw(key, theta, x, y, rows, population) -> theta, info`, and what it is called."""
+    if statistic is None and sampler is None:
+        return _default_draw(model)
+    if statistic is None:
+        return path_density_draw(model, sampler), f"{sampler.name} on the path's density"
+    statistic = statistic if sampler is None else with_sampler(statistic, model, sampler)
+    return statistic_draw(statistic), f"the {statistic.name} statistic"
+
+
+@lru_cache(maxsize=64)
+def _default_draw(model: StateSpaceModel) -> tuple[Callable, str]:
+    if model.shapes.problem is None:
+        for why_not, build in ((why_not_conjugate, conjugate), (why_not_scale_mixture, scale_mixture)):
+            if not why_not(model):
+                statistic = build(model)
+                return statistic_draw(statistic), f"the {statistic.name} statistic"
+    return path_density_draw(model, slice_sampler()), "slice_sampler on the path's density"
+
+
+@lru_cache(maxsize=64)
+def statistic_draw(statistic: Statistic) -> Callable:
+    """Theta drawn from the statistic of the whole path."""
+
+    def draw(key, theta, x, y, rows, population):
+        key_update, key_sample = jax.random.split(key)
+        S = statistic_of_path(statistic, x, y, theta, inputs=rows, key=key_update)
+        return statistic.sample(key_sample, jax.tree.map(lambda leaf: leaf[-1], S), theta, population)
+
+    return draw
+
+
+@lru_cache(maxsize=64)
+def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
+    """Theta drawn by a sampler from the path's own density: a statistic that keeps the path itself."""
+    terms, coordinates = path_terms(model), model.parameters
+
+    def log_target(path):
+        x, y, rows = path
+
+        def one_step(z, x_prev, x, y, u):
+            return sum((term.log_prob(z, x_prev, x, y, u) for term in terms.steps), jnp.zeros(()))
+
+        def log_density(z):
+            first = sum((term.log_prob(z, x[0], x[0], None, None) for term in terms.initial), jnp.zeros(()))
+            steps = jax.vmap(one_step, in_axes=(None, 0, 0, 0, 0))(z, x[:-1], x[1:], y, rows)
+            return coordinates.log_prior(z) + first + jnp.sum(steps)
+
+        return log_density
+
+    whole = from_log_target(model, tuple, lambda key, S, *_: S, log_target, sampler)
+
+    def draw(key, theta, x, y, rows, population):
+        return whole.sample(key, (x, y, rows), theta, population)
+
+    return draw
+
+
+def _first_paths(key, model, z, num_steps, rows):
+    """Paths to begin with, simulated without a look at the data: the first sweeps replace them."""
+
+    def one(key, z):
+        return simulate(key, model, model.parameters.to_theta(z), num_steps, inputs=rows)[0]
+
+    return jax.jit(jax.vmap(one))(jax.random.split(key, z.shape[0]), z)

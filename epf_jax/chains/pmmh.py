@@ -1,0 +1,121 @@
+r"""Particle marginal Metropolis-Hastings (Andrieu, Doucet and Holenstein 2010): an offline reference.
+
+A random walk over theta whose likelihood is a particle filter's estimate, carried with theta and never estimated again:
+the chain then has the exact posterior, whatever the number of particles. For every draw:
+
+    1. propose  z' = z + 2.38 / sqrt(P) L e, e ~ N(0, I), L L^T the covariance learned in the warm-up
+    2. estimate log p(y_1:T | theta') by a particle filter with theta' known and fresh random numbers
+    3. accept   with probability min(1, p(z') p_hat(y | theta') / (p(z) p_hat(y | theta)))
+
+z are unconstrained coordinates. blackjax's random walks take a log-density of theta alone, without a key, so that its
+noise could not be drawn afresh: the step here is our own.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from epf_jax.chains.base import Chains
+from epf_jax.chains.loop import Draw, check_lengths, run_chains, scout
+from epf_jax.checks import check_signature, check_whole_number
+from epf_jax.filters import Filter, bootstrap_filter
+from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, known
+from epf_jax.proposals import default_proposal
+from epf_jax.run import check_filter, run_jitted
+from epf_jax.series import check_series
+from epf_jax.statistics.base import check_model_learns
+
+
+class _State(NamedTuple):
+    """Theta's coordinates, and the estimate that they came with."""
+
+    z: Float[Array, " P"]
+    log_evidence: Float[Array, ""]
+
+
+def pmmh(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    y: Float[Array, "T *y"],
+    *,
+    num_particles: int = 200,
+    num_draws: int = 2000,
+    num_warmup: int = 1000,
+    num_chains: int = 4,
+    filter_of: Callable[[StateSpaceModel], Filter] | None = None,
+    inputs: Any = None,
+    progress: bool = False,
+) -> Chains:
+    """The posterior of theta given a whole series, by particle marginal Metropolis-Hastings.
+
+    Args:
+        key: a random key.
+        model: the state-space model.
+        y: the observations; NaN is missing.
+        num_particles: of the default filter. Enough that log p(y | theta) at one theta varies with a standard deviation
+            of 1 to 2 from key to key (Doucet et al. 2015); that takes a number in proportion to T.
+        num_draws: draws that each chain keeps.
+        num_warmup: draws before them, during which the proposal's covariance is learned.
+        num_chains: chains, all in one program.
+        filter_of: `filter_of(model)`, the filter that estimates the likelihood, of the model with theta put in: such as
+            `lambda known: epf.bootstrap_filter(known, 500, proposal=epf.guided(q))`. Keep the function: another is
+            compiled anew. By default `epf.bootstrap_filter` with the fully adapted proposal where the model allows it.
+        inputs: one row per observation, or None for the time index.
+        progress: whether to show a progress bar.
+    """
+    check_is_model(model)
+    check_model_learns(model, "pmmh")
+    check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
+    key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
+    if filter_of is None:
+        filter_of = _default_filter(model, num_particles)
+    check_signature("filter_of", filter_of, ("model",), returns="a filter")
+    example = check_filter(filter_of(known(model, model.parameters.to_theta(model.parameters.centre))))
+    if example.model.parameters.dim:
+        raise ValueError(
+            "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "
+            "filter from it, lambda known: epf.bootstrap_filter(known, 500)."
+        )
+    y = check_series(y, example, ndim_batch=0)
+    rows = input_rows(inputs, y.shape[0])
+    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    key_start, key_chains = jax.random.split(key)
+    z, tuning = scout(key_start, model, y, rows, num_chains)
+    # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
+    states = _State(z, jnp.full(num_chains, -jnp.inf, z.dtype))
+    description = f"PMMH, likelihood by a {example.description}"
+    kernel = pmmh_kernel(model, filter_of)
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
+
+
+@lru_cache(maxsize=64)
+def pmmh_kernel(model: StateSpaceModel, filter_of: Callable[[StateSpaceModel], Filter]) -> Callable:
+    """One step of one chain: `kernel(key, state, population, (y, rows)) -> state, Draw`."""
+    coordinates = model.parameters
+
+    def estimate(key, z, y, rows):
+        filter_ = filter_of(known(model, coordinates.to_theta(z)))
+        return run_jitted(filter_, (), False, None, key, None, y, rows).log_evidence[-1]
+
+    def kernel(key, state, population, data):
+        key_move, key_filter, key_accept = jax.random.split(key, 3)
+        step = population.scale_tril @ jax.random.normal(key_move, state.z.shape, state.z.dtype)
+        z = state.z + 2.38 / jnp.sqrt(coordinates.dim) * step
+        log_evidence = estimate(key_filter, z, *data)
+        log_ratio = coordinates.log_prior(z) - coordinates.log_prior(state.z) + log_evidence - state.log_evidence
+        # A NaN compares as False: what cannot be evaluated is not moved to.
+        accept = jnp.log(jax.random.uniform(key_accept, dtype=z.dtype)) < log_ratio
+        state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), _State(z, log_evidence), state)
+        return state, Draw(state.z, state.log_evidence, accept.astype(z.dtype), ~jnp.isfinite(log_evidence))
+
+    return kernel
+
+
+@lru_cache(maxsize=64)
+def _default_filter(model: StateSpaceModel, num_particles: int) -> Callable[[StateSpaceModel], Filter]:
+    proposal = default_proposal(model)
+    return lambda known: bootstrap_filter(known, num_particles, proposal=proposal)

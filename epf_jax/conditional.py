@@ -1,0 +1,143 @@
+r"""A path redrawn given theta, the observations and the path as it is: conditional SMC with ancestor sampling.
+
+A particle filter in which the last particle is made to follow the path that is to be redrawn (Andrieu, Doucet and
+Holenstein 2010), its ancestors drawn anew at every step (Lindsten, Jordan and Schön 2014). One sweep leaves
+:math:`p(x_{1:L} \mid x_0, y_{1:L}, \theta)` invariant, with any number of particles from two up.
+
+Algorithm, for s = 1..L, with weights w of the particles (x' is the old path, x the new particles):
+
+    1. resample    N - 1 ancestors independently by w g, g the proposal's look-ahead weight if it has one
+    2. draw        x_s ~ q(. | x_{s-1}, y_s, theta) for each of them
+    3. condition   the last particle is x'_s, and its ancestor is drawn by w p(x'_s | x_{s-1}, theta)
+    4. weigh       by p(x_s | x_{s-1}, theta) p(y_s | x_s, theta) / q(x_s), less the look-ahead weight
+
+Then one particle is drawn by w, and its ancestors are the new path. Ancestors by w and not by w g in 3: the look-ahead
+weight guides the draws of the other particles, and is no part of what the path's past is worth.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from epf_jax.densities import log_prob, sample_each
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal
+from epf_jax.resampling import independent_ancestors
+from epf_jax.weights import reweight, uniform_log_weights
+
+
+class Redrawn(NamedTuple):
+    """A path after one sweep.
+
+    Attributes:
+        x: the new path.
+        log_evidence: log p(y_1:L | x_0, theta), estimated by the particles, the old path among them.
+        num_collapsed: steps at which every weight was zero.
+    """
+
+    x: Float[Array, "L *x"]
+    log_evidence: Float[Array, ""]
+    num_collapsed: Int[Array, ""]
+
+
+class _Generation(NamedTuple):
+    """The particles of one step, where they came from, and what the step added to the evidence."""
+
+    x: Float[Array, "N *x"]
+    ancestors: Int[Array, " N"]
+    log_weights: Float[Array, " N"]
+    log_increment: Float[Array, ""]
+    collapsed: Bool[Array, ""]
+
+
+def redraw_path(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    proposal: Proposal,
+    num_particles: int,
+    theta: Theta,
+    x_before: Float[Array, " *x"],
+    x: Float[Array, "L *x"],
+    y: Float[Array, "L *y"],
+    u: Any,
+    begins: Bool[Array, " L"],
+) -> Redrawn:
+    """One sweep over a stretch of a path.
+
+    Args:
+        key: a random key.
+        model: the model.
+        proposal: how the particles' states are drawn.
+        num_particles: N, the path that is redrawn among them; at least two.
+        theta: the parameters.
+        x_before: the state before the stretch, which stays as it is.
+        x: the states to redraw.
+        y: their observations.
+        u: their inputs, any pytree of arrays with L rows.
+        begins: rows that hold the model's initial state: drawn from `model.initial(theta)`, with no observation and
+            nothing before. The observation and the input of such a row are not looked at.
+    """
+    key_end, key_rows = jax.random.split(key)
+    num_steps = x.shape[0]
+    cloud = jnp.broadcast_to(x_before, (num_particles, *x_before.shape)).astype(x.dtype)
+
+    def turn(carry, row):
+        made = jax.lax.cond(row[-1], _begin(model, theta), _go_on(model, proposal, theta), *carry, row[:-1])
+        return (made.x, made.log_weights), made
+
+    rows = (jax.random.split(key_rows, num_steps), x, y, u, begins)
+    (_, log_weights), made = jax.lax.scan(turn, (cloud, uniform_log_weights(num_particles)), rows)
+    last = independent_ancestors(key_end, log_weights, 1)[0]
+    # Back from the particle drawn last to its ancestors.
+    _, path = jax.lax.scan(
+        lambda i, row: (row[1][i], row[0][i]), last.astype(jnp.int32), (made.x, made.ancestors), reverse=True
+    )
+    return Redrawn(path, jnp.sum(made.log_increment), jnp.sum(made.collapsed))
+
+
+def _begin(model, theta):
+    """The first generation: draws of x_0, and the old path's own."""
+
+    def generation(cloud, log_weights, row):
+        key, x_old, _, _ = row
+        n = cloud.shape[0]
+        x = sample_each(key, lambda _: model.initial(theta), n - 1, jnp.arange(n - 1))
+        x = jnp.concatenate([x.astype(cloud.dtype), x_old[None]])
+        own = jnp.arange(n, dtype=jnp.int32)
+        return _Generation(x, own, uniform_log_weights(n), jnp.zeros_like(log_weights[0]), jnp.array(False))
+
+    return generation
+
+
+def _go_on(model, proposal, theta):
+    """The next generation: the four steps of the box."""
+
+    def generation(cloud, log_weights, row):
+        key, x_old, y, u = row
+        key_resample, key_state, key_old = jax.random.split(key, 3)
+        n = cloud.shape[0]
+
+        increment, by = jnp.zeros_like(log_weights[0]), log_weights
+        if proposal.look_ahead is not None:
+            g = jax.vmap(lambda x: proposal.look_ahead(model, theta, x, y, u))(cloud)
+            looked = reweight(log_weights, g)
+            increment, by = looked.log_increment, looked.log_weights
+        drawn = independent_ancestors(key_resample, by, n - 1)
+
+        x = sample_each(key_state, lambda x: proposal.distribution(model, theta, x, y, u), n - 1, cloud[drawn])
+        x = jnp.concatenate([x.astype(cloud.dtype), x_old[None]])
+
+        joins = reweight(log_weights, jax.vmap(lambda x: log_prob(model.transition(theta, x, u), x_old))(cloud))
+        joined = independent_ancestors(key_old, joins.log_weights, 1)
+        own = jnp.array([n - 1], jnp.int32)  # the old path's own ancestor, should rounding make every other impossible
+        ancestors = jnp.concatenate([drawn, jnp.where(joins.collapsed, own, joined)])
+
+        w = jax.vmap(lambda x_prev, x: proposal.log_weight(model, theta, x_prev, x, y, u))(cloud[ancestors], x)
+        weighed = reweight(uniform_log_weights(n), w)
+        increment += weighed.log_increment
+        return _Generation(x, ancestors, weighed.log_weights, increment, increment == -jnp.inf)
+
+    return generation
