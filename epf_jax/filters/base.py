@@ -16,6 +16,7 @@ from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Theta
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
+from epf_jax.statistics import Statistic
 from epf_jax.weights import Weighing, uniform_log_weights
 
 
@@ -73,6 +74,7 @@ class Filter(NamedTuple):
         num_particles: N.
         description: the algorithm and its parts, in words; what `print` shows.
         mesh: the devices that its particles are spread over, or None for one device.
+        statistic: what its particles keep of their paths, where they keep a `Statistic`.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -81,6 +83,7 @@ class Filter(NamedTuple):
     num_particles: int
     description: str = ""
     mesh: Mesh | None = None
+    statistic: Statistic | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
@@ -102,7 +105,13 @@ def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statist
 
 
 def build_filter(
-    model: StateSpaceModel, num_particles: int, init: Callable, step: Callable, description: str, resample: Resampler
+    model: StateSpaceModel,
+    num_particles: int,
+    init: Callable,
+    step: Callable,
+    description: str,
+    resample: Resampler,
+    statistic: Statistic | None = None,
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
@@ -128,7 +137,7 @@ def build_filter(
         y = as_observation(y, check_model(model, u).y)
         return step_on_device(turn, num_particles, PARTICLES, state, (key, y, u))
 
-    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description, mesh)
+    return Filter(jax.jit(init_state), jax.jit(step_state), model, num_particles, description, mesh, statistic)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:

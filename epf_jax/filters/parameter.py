@@ -161,7 +161,7 @@ def parameter_filter(
         f"parameter filter: {N} particles, statistic {statistic.name}, proposal {proposal.name}, "
         f"resampling {resampler_name(resample)}"
     )
-    return build_filter(model, N, init, step, description, resample)
+    return build_filter(model, N, init, step, description, resample, statistic)
 
 
 def _propagate(key, distribution, theta, x_prev):
