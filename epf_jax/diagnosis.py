@@ -16,6 +16,7 @@ _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
 _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
+_FEW = 5  # paths; with so few, chance decides which of them is there
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
 
@@ -159,44 +160,54 @@ def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
 
 def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
     """A Taylor statistic that is not the density that it expands."""
-    left_out, t = np.abs(np.cumsum(np.asarray(recorded.remainder))), times(results)
-    over = np.flatnonzero(~(left_out <= _REMAINDER))  # NaN counts as too much
-    if len(over):
+    left_out, t = np.asarray(recorded.remainder, float), times(results)
+    # Of what theta's present values leave out, the later half of the series tells; early, theta was elsewhere.
+    total = 2 * abs(float(np.sum(left_out[len(left_out) // 2 :])))
+    if not total <= _REMAINDER:  # NaN counts as too much
         yield Finding(
             "expansion",
-            f"t = {t[over[0]]}",
-            f"what the Taylor polynomial leaves out of the log-density adds up to {np.nanmax(left_out):.2g}, beyond "
-            f"{_REMAINDER} from t = {t[over[0]]} on: theta is drawn from another density than the posterior.",
+            f"t = {t[-1]}",
+            f"what the Taylor polynomial leaves out of the log-density at theta adds up to {total:.2g}, beyond "
+            f"{_REMAINDER}: theta is drawn from another density than the posterior.",
             "epf.chebyshev(model), a higher order, or a centre near the posterior, epf.taylor(model, 7, centre=...).",
         )
 
 
 def _descent(results: Results) -> Iterator[Finding]:
-    """Paths that have become one, and lately."""
-    t, num, generation = times(results), results.final.log_weights.shape[-1], _common_ancestor(results)
-    age = np.inf if generation is None else int(t[-1]) - generation
+    """Paths that have become a few, and lately."""
+    t, num = times(results), results.final.log_weights.shape[-1]
+    count, generation = _last_few(results)
+    age = int(t[-1]) - generation
     # Equal weights would make all paths one in about 2 N steps of multinomial resampling (Kingman's coalescent), and
-    # better schemes take longer. An age of under half of N tells of weights that were far from equal.
-    if age < min(num, len(t)) / 2:
+    # better schemes take longer. Few paths left within N steps tell of weights that were far from equal.
+    if count < _FEW and age < num:
+        some = "one particle" if count == 1 else f"{count} particles"
         yield Finding(
             "descent",
             f"t = {generation}",
-            f"all {num} particles descend from one particle of t = {generation}, {age} observations before the end: "
-            "what they say of the parameters rests on a single path up to there, and their spread is too small.",
+            f"all {num} particles descend from {some} of t = {generation}, {age} observations before the end: what "
+            "they say of the parameters rests on no more paths than that, and their spread may be too small.",
             "compare a few keys (epf.replicate): if their posteriors disagree, take more particles, propose with the "
             "observation in view (epf.fully_adapted, epf.guided), or resample less (epf.when_ess_below(0.5)).",
         )
 
 
-def _common_ancestor(results: Results) -> int | None:
-    """The last generation of which one particle alone has descendants at the end, as far as was recorded."""
+def _last_few(results: Results) -> tuple[int, int]:
+    """The last generation known to have fewer than `_FEW` particles with descendants at the end, and how many."""
+    t, num = times(results), results.final.log_weights.shape[-1]
+    known = [(num, int(t[0]) - 1)]
     if results.history is not None:
-        single = np.flatnonzero(results.history.num_distinct_ancestors() == 1)
-        return int(times(results)[single[-1]]) if len(single) else None
-    if results.diagnostics is None:
-        return None
-    single = np.flatnonzero(np.asarray(results.diagnostics.num_founders) == 1)
-    return int(results.diagnostics.founded[single[-1]]) if len(single) else None
+        counts = results.history.num_distinct_ancestors()
+        known += [(int(counts[i]), int(t[i])) for i in np.flatnonzero(counts < _FEW)[-1:]]
+    elif results.diagnostics is not None:
+        founders, founded, parents = (
+            np.asarray(a)
+            for a in (results.diagnostics.num_founders, results.diagnostics.founded, results.diagnostics.num_parents)
+        )
+        known += [(1, int(founded[i])) for i in np.flatnonzero(founders == 1)[-1:]]
+        known += [(1, int(t[i]) - 1) for i in np.flatnonzero(parents == 1)[-1:]]
+        known += [(int(founders[-1]), int(founded[-1]))] if founders[-1] < _FEW else []
+    return max(known, key=lambda pair: (pair[1], -pair[0]))
 
 
 def _prediction(results: Results, recorded: Diagnostics) -> Iterator[Finding]:

@@ -126,11 +126,14 @@ class Results(NamedTuple):
 
         return diagnose(self)
 
-    def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
-        """The overview as a matplotlib figure: parameters, states (with the data y, if given), the filter's health."""
+    def plot(self, y: Any = None, **options: Any) -> Any:
+        """The overview as a matplotlib figure: parameters, states (with the data y, if given), the filter's health.
+
+        `truth`, `title` and other options are those of `epf.plots.plot_overview`.
+        """
         from epf_jax.plots import plot_overview
 
-        return plot_overview(self, y, truth=truth, title=title)
+        return plot_overview(self, y, **options)
 
     def to_pandas(self, *, states: bool = False) -> Any:
         """A tidy `pandas.DataFrame`: see `epf_jax.export.to_pandas`."""

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.results import Results, Summary, component_names, named_leaves
+from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves
 
 FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
 MOST_PANELS = 8
+TRUE = "value that made the data"
 
 
 class Curve(NamedTuple):
@@ -46,12 +47,13 @@ def check_levels_kept(results: Any) -> None:
         raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
 
 
-def check_recorded(results: Results, who: str) -> None:
-    """Refuse a run without diagnostics."""
+def check_recorded(results: Results, who: str) -> Diagnostics:
+    """The run's diagnostics, or an error where it recorded none."""
     if results.diagnostics is None:
         raise ValueError(
             f"results: {who} draws what epf.run(..., diagnostics=True) records, and this run recorded none."
         )
+    return results.diagnostics
 
 
 def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> list[Any]:
@@ -80,8 +82,15 @@ def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = 
     for i in range(num_bands):
         low, high = curve.quantiles[:, i], curve.quantiles[:, len(levels) - 1 - i]
         name = f"{label}: {levels[-1 - i] - levels[i]:.0%} band"
-        ax.fill_between(t, low, high, color=color, alpha=0.18, linewidth=0, label=name)
+        ax.fill_between(t, low, high, color=_tint(color, (i + 1) / (num_bands + 1)), linewidth=0, label=name)
     ax.plot(t, curve.mean, color=color, linewidth=1.8, label=f"{label}: mean")
+
+
+def _tint(color: str, strength: float) -> Any:
+    """The colour, paler: bands are opaque, so that the legend shows them as they are."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - 0.55 * strength * (1 - channel) for channel in to_rgb(color))
 
 
 def draw_posterior(
@@ -100,9 +109,9 @@ def draw_reference(ax: Any, mean: Any, low: Any, high: Any, *, label: str) -> No
         ax.plot(t, curve, color=EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label if curve is mean else None)
 
 
-def draw_truth(ax: Any, value: float) -> None:
-    """The value that made the data."""
-    ax.axhline(value, color=TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
+def draw_truth(ax: Any, value: float, label: str = TRUE) -> None:
+    """A value to compare with, by default the one that made the data."""
+    ax.axhline(value, color=TRUTH, linewidth=1.0, linestyle=":", label=label)
 
 
 def draw_data(ax: Any, t: np.ndarray, y: np.ndarray, label: str = "observed") -> None:
@@ -117,15 +126,16 @@ def finish(ax: Any) -> None:
 
 
 def legend(ax: Any, **options: Any) -> None:
-    """A legend without a frame, outside of nothing."""
-    ax.legend(**({"loc": "best", "frameon": False, "fontsize": 9} | options))
+    """A legend above the panel, in one row, where it hides nothing."""
+    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 5, "borderaxespad": 0.2}
+    ax.legend(**(above | {"frameon": False, "fontsize": 8, "handlelength": 1.4, "columnspacing": 1.2} | options))
 
 
 def finished(figure: Any, axes: Any, along: str, title: str | None) -> Any:
     """The figure of panels below each other, with what is along their axis and its title."""
     axes[-1].set_xlabel(along)
     if title:
-        axes[0].set_title(title, loc="left", fontsize=11)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     figure.align_ylabels(axes)
     figure.tight_layout()
     return figure

@@ -39,13 +39,12 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
         The matplotlib figure, a row of three panels for each component of y.
     """
     check_one_run(results, "plot_predictive")
-    check_recorded(results, "plot_predictive")
+    recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
-    assert results.diagnostics is not None
     t = times(results)
-    predicted = curves(results.diagnostics.y, "y")[:MOST_PANELS]
+    predicted = curves(recorded.y, "y")[:MOST_PANELS]
     data = observations(y, len(t)).reshape(len(t), -1)
-    pit = np.asarray(results.diagnostics.pit).reshape(len(t), -1)
+    pit = np.asarray(recorded.pit).reshape(len(t), -1)
     num = len(predicted)
     figure, axes = pyplot().subplots(
         num, 3, figsize=(13, 0.8 + 2.8 * num), width_ratios=(2.2, 1, 1.3), squeeze=False, layout="constrained"
@@ -57,12 +56,12 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
         row[2].set(ylim=(0, 1), ylabel="PIT")
         for ax in row:
             finish(ax)
-    legend(axes[0, 0], fontsize=8, ncols=2)
+    legend(axes[0, 0])
     axes[-1, 0].set_xlabel("observations t")
     axes[-1, 1].set_xlabel("PIT")
     axes[-1, 2].set_xlabel("observations t")
     if title:
-        axes[0, 0].set_title(title, loc="left", fontsize=11)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
 
@@ -96,17 +95,15 @@ def plot_health(results: Results, *, title: str | None = None) -> Any:
         title: of the figure.
     """
     check_one_run(results, "plot_health")
-    check_recorded(results, "plot_health")
-    assert results.diagnostics is not None
-    t, recorded = times(results), results.diagnostics
+    t, recorded = times(results), check_recorded(results, "plot_health")
     figure, axes = column(3, 2.2)
     colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))
     for name, share, color in zip(coordinate_names(results), np.asarray(recorded.edge).T, colours, strict=True):
         axes[0].plot(t, share, color=color, linewidth=1.2, label=name)
-    axes[0].set_ylim(0, max(0.05, 1.1 * float(np.max(recorded.edge, initial=0.0))))
+    axes[0].set_ylim(-0.002, max(0.05, 1.1 * float(np.max(recorded.edge, initial=0.0))))
     axes[0].set_ylabel("posterior share\nat the box's edge")
     if recorded.edge.shape[-1]:
-        legend(axes[0], loc="upper right")
+        legend(axes[0])
     axes[1].plot(t, np.cumsum(np.asarray(recorded.remainder)), color=FILTER, linewidth=1.4)
     axes[1].axhline(0.0, color="#555555", linewidth=0.8)
     axes[1].set_ylabel("Taylor remainder so far\n(log-density)")

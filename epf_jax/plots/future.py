@@ -48,7 +48,7 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
         ax.axvline(t[0] - 0.5, color="#888888", linewidth=0.8)
         ax.set_ylabel(curve.name)
         finish(ax)
-    legend(axes[0], loc="upper left")
+    legend(axes[0])
     return finished(figure, axes, "observations t", title)
 
 

@@ -23,7 +23,7 @@ from epf_jax.plots.base import (
     observations,
     true_values,
 )
-from epf_jax.results import Results, check_one_run, times
+from epf_jax.results import Results, check_one_run, component_names, times
 
 
 def plot_theta(
@@ -82,27 +82,27 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
     check_one_run(results, "plot_states")
     check_levels_kept(results)
     found, t = curves(results.x, "x")[:MOST_PANELS], times(results)
-    data = None if y is None else observations(y, len(t)).reshape(len(t), -1)
-    shared = data is not None and on_state and np.shape(y)[1:] == results.x.mean.shape[1:]
-    above = 0 if data is None or shared else min(data.shape[1], MOST_PANELS)
-    figure, axes = column(above + len(found), 2.4)
-    for j in range(above):
-        assert data is not None
-        draw_data(axes[j], t, data[:, j])
-        axes[j].set_ylabel("y" if data.shape[1] == 1 else f"y[{j}]")
-    for j, (ax, curve) in enumerate(zip(axes[above:], found, strict=True)):
-        draw_state(ax, results, curve, data[:, j] if data is not None and shared else None)
+    data = np.zeros((len(t), 0)) if y is None else observations(y, len(t))
+    named = list(zip(component_names("y", data.shape[1:]), data.reshape(len(t), -1).T, strict=True))[:MOST_PANELS]
+    shared = on_state and data.shape[1:] == results.x.mean.shape[1:]
+    above = [] if shared else named
+    figure, axes = column(len(above) + len(found), 2.4)
+    for ax, (name, values) in zip(axes, above, strict=False):
+        draw_data(ax, t, values)
+        ax.set_ylabel(name)
+    for j, (ax, curve) in enumerate(zip(axes[len(above) :], found, strict=True)):
+        draw_state(ax, results, curve, named[j][1] if shared else None)
     for ax in axes:
         finish(ax)
-    legend(axes[above])
+    legend(axes[len(above)])
     return finished(figure, axes, "observations t", title)
 
 
 def draw_state(ax: Any, results: Results, curve: Any, y: Any = None) -> None:
     """One component of the filtered state on one panel, with the data if they are given."""
+    draw_fan(ax, times(results), curve, results.levels)
     if y is not None:
         draw_data(ax, times(results), y)
-    draw_fan(ax, times(results), curve, results.levels)
     ax.set_ylabel(curve.name)
 
 
@@ -131,20 +131,23 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
     return finished(figure, axes, "observations t", title)
 
 
-def draw_descent(ax: Any, results: Results) -> None:
+def draw_descent(ax: Any, results: Results, *, brief: bool = False) -> None:
     """How many particles have descendants: parents of the next generation, founders, ancestors of the last."""
+    names = ("parents", "founders", "ancestors of the last")
+    if not brief:
+        names = ("parents of each generation", "founders left (counted anew when one is)", f"{names[2]} generation")
     t = times(results)
     if results.diagnostics is not None:
         parents, founders = (np.asarray(a) for a in (results.diagnostics.num_parents, results.diagnostics.num_founders))
-        ax.plot(t, parents, color=FILTER, linewidth=0.8, alpha=0.6, label="parents of each generation")
-        ax.plot(t, founders, color=EXACT, linewidth=1.4, label="founders left (counted anew when one is)")
+        ax.plot(t, parents, color=FILTER, linewidth=0.8, alpha=0.6, label=names[0])
+        ax.plot(t, founders, color=EXACT, linewidth=1.4, label=names[1])
     if results.history is not None:
         counts = results.history.num_distinct_ancestors()
-        ax.plot(t, counts, color="#2a8a57", linewidth=1.4, label="ancestors of the last generation")
+        ax.plot(t, counts, color="#2a8a57", linewidth=1.4, label=names[2])
     ax.set_yscale("log")
     ax.set_ylim(0.8, 1.6 * results.final.log_weights.shape[-1])
     ax.set_ylabel("distinct\nancestors")
-    legend(ax, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderpad=0)
+    legend(ax, fontsize=7 if brief else 8)
 
 
 def _exact_series(exact: GridPosterior, levels):

@@ -7,6 +7,7 @@ import numpy as np
 from epf_jax.plots.base import (
     FILTER,
     MOST_PANELS,
+    TRUE,
     check_levels_kept,
     curves,
     draw_fan,
@@ -22,7 +23,9 @@ from epf_jax.plots.over_time import draw_descent, draw_state
 from epf_jax.results import Results, check_one_run, times
 
 
-def plot_overview(results: Results, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
+def plot_overview(
+    results: Results, y: Any = None, *, truth: Any = None, title: str | None = None, truth_label: str = TRUE
+) -> Any:
     """A run on one page: parameters to the left; the state, the data and the filter's health to the right.
 
     Args:
@@ -32,6 +35,7 @@ def plot_overview(results: Results, y: Any = None, *, truth: Any = None, title: 
             if they are shaped like it.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
+        truth_label: how the legend names `truth`, where it is another estimate.
 
     Returns:
         The matplotlib figure.
@@ -46,26 +50,25 @@ def plot_overview(results: Results, y: Any = None, *, truth: Any = None, title: 
     if not parameters:
         left.text(0.5, 0.5, "theta is known", ha="center", color=FILTER)
     else:
-        _draw_parameters(
-            left.subplots(min(len(parameters), MOST_PANELS), 1, sharex=True, squeeze=False)[:, 0], results, parameters
-        )
+        axes = left.subplots(min(len(parameters), MOST_PANELS), 1, sharex=True, squeeze=False)[:, 0]
+        _draw_parameters(axes, results, parameters, truth_label)
     _draw_right(right, results, data)
     if title:
         figure.suptitle(title, x=0.02, ha="left", fontsize=12)
     return figure
 
 
-def _draw_parameters(axes: Any, results: Results, parameters: Any) -> None:
+def _draw_parameters(axes: Any, results: Results, parameters: Any, truth_label: str) -> None:
     for ax, (curve, value) in zip(axes, parameters, strict=False):
         draw_fan(ax, times(results), curve, results.levels)
         if value is not None:
-            draw_truth(ax, value)
+            draw_truth(ax, value, truth_label)
         ax.set_ylabel(curve.name)
         finish(ax)
     axes[-1].set_xlabel("observations t")
     if len(parameters) > len(axes):
         axes[0].set_title(f"the first {len(axes)} of {len(parameters)} parameters", loc="left", fontsize=10)
-    legend(axes[0], fontsize=8)
+    legend(axes[0])
 
 
 def _draw_right(figure: Any, results: Results, data: np.ndarray | None) -> None:
@@ -83,8 +86,9 @@ def _draw_right(figure: Any, results: Results, data: np.ndarray | None) -> None:
         axes += [figure.add_subplot(grid[3, 0]), figure.add_subplot(grid[3, 1])]
         draw_predicted(axes[0], results, curves(recorded.y, "y")[0], first)
         draw_state(axes[1], results, state)
-        draw_descent(axes[3], results)
-        axes[3].get_legend().remove()
+        draw_descent(axes[3], results, brief=True)
+        for ax in axes[:2]:
+            ax.tick_params(labelbottom=False)
         axes[3].set_xlabel("observations t")
         draw_pit(axes[4], np.asarray(recorded.pit).reshape(len(t), -1)[:, 0])
         axes[4].set_xlabel("PIT of y, one step ahead")
@@ -93,4 +97,4 @@ def _draw_right(figure: Any, results: Results, data: np.ndarray | None) -> None:
     ess.set(ylim=(0, 1.02 * num), ylabel=f"ESS (of {num})", xlabel="observations t")
     for ax in axes:
         finish(ax)
-    legend(axes[0], fontsize=8)
+    legend(axes[0])

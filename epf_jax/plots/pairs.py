@@ -5,13 +5,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.plots.base import TRUTH, finish, pyplot, true_values
+from epf_jax.plots.base import TRUE, TRUTH, finish, pyplot, true_values
 from epf_jax.results import Results, check_one_run, component_names, named_leaves, times
 
 _DOTS = 400  # drawn for each time; more hide each other
 
 
-def plot_pairs(results: Results, at: Any = None, *, truth: Any = None, title: str | None = None, seed: int = 0) -> Any:
+def plot_pairs(
+    results: Results,
+    at: Any = None,
+    *,
+    truth: Any = None,
+    title: str | None = None,
+    truth_label: str = TRUE,
+    seed: int = 0,
+) -> Any:
     """A figure of every two parameters against each other, and each alone, at chosen times.
 
     Args:
@@ -19,6 +27,7 @@ def plot_pairs(results: Results, at: Any = None, *, truth: Any = None, title: st
         at: time indices t; the last by default.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
+        truth_label: how the legend names `truth`, where it is another estimate.
         seed: of the picking of particles, by their weights, that are drawn as dots.
 
     Returns:
@@ -45,11 +54,14 @@ def plot_pairs(results: Results, at: Any = None, *, truth: Any = None, title: st
             for j in range(i):
                 dots = draws[:_DOTS]
                 axes[i, j].scatter(dots[:, j], dots[:, i], s=7, color=color, alpha=0.4, linewidths=0)
-    _finish_grid(figure, axes, names, truths, title)
+    _finish_grid(figure, axes, names, truths, truth_label)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left", fontsize=11)
+    figure.tight_layout()
     return figure
 
 
-def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], title: str | None) -> None:
+def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], truth_label: str) -> None:
     """Names along the outside, the values that made the data, nothing above the diagonal."""
     p = len(names)
     for i in range(p):
@@ -60,17 +72,16 @@ def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], ti
                 continue
             finish(ax)
             if truths[j] is not None:
-                ax.axvline(truths[j], color=TRUTH, linewidth=1.0, linestyle=":", label="value that made the data")
+                ax.axvline(truths[j], color=TRUTH, linewidth=1.0, linestyle=":", label=truth_label)
                 if i != j:
                     ax.axhline(truths[i], color=TRUTH, linewidth=1.0, linestyle=":")
             ax.tick_params(labelbottom=i == p - 1, labelleft=j == 0 and i > 0, left=i != j)
             if i == p - 1:
                 ax.set_xlabel(names[j])
-            if j == 0 and i > 0:
-                ax.set_ylabel(names[i])
+            if j == 0:
+                ax.set_ylabel(names[i] if i > 0 else "density")
             if i == j:
                 ax.set_yticks([])
-                ax.set_title(names[i], fontsize=10)
             else:
                 ax.sharex(axes[j, j])
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -78,9 +89,6 @@ def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], ti
         figure.legend(handles, labels, loc="upper right", frameon=False, fontsize=9)
     else:
         axes[0, 0].legend(frameon=False, fontsize=8)
-    if title:
-        figure.suptitle(title, x=0.02, ha="left", fontsize=11)
-    figure.tight_layout()
 
 
 def _chosen(results: Results, at: Any) -> list[int]:
@@ -100,10 +108,8 @@ def _chosen(results: Results, at: Any) -> list[int]:
 
 def _draws(results: Results, t: int, rng: np.random.Generator) -> np.ndarray:
     """Equally weighted draws of all parameters at time t, a column each."""
-    if t == times(results)[-1]:
-        theta, log_weights = results.final.theta, results.final.log_weights
-    else:
-        assert results.history is not None
+    theta, log_weights = results.final.theta, results.final.log_weights
+    if results.history is not None:
         row = int(np.searchsorted(times(results), t))
         theta, log_weights = jax.tree.map(lambda a: a[row], (results.history.theta, results.history.log_weights))
     w = np.exp(np.asarray(log_weights, float))
