@@ -239,12 +239,12 @@ def _misfit(name: str, u: np.ndarray, t: np.ndarray) -> Iterator[Finding]:
             "a level or drift that the model can learn: an offset in the observation, or a mean in the transition.",
         )
     if abs(spread) > _Z:
-        outside = np.mean((u < 0.05) | (u > 0.95))
+        inside = np.mean((u > 0.25) & (u < 0.75))
         yield Finding(
             "prediction",
             where,
-            f"predictions were too {'narrow' if spread > 0 else 'wide'}: {outside:.0%} of the observations fell "
-            f"outside the 90% predictive band, {abs(spread):.1f} standard errors off.",
+            f"predictions were too {'narrow' if spread > 0 else 'wide'}: {inside:.0%} of the observations fell "
+            f"inside the 50% predictive band, {abs(spread):.1f} standard errors off.",
             "let the noise scales be learned (dist.LogNormal priors), or heavier tails (dist.StudentT) where a few "
             "observations are far out."
             if spread > 0

@@ -28,7 +28,7 @@ from arch.data import sp500
 import epf_jax as epf
 
 QUICK = bool(os.environ.get("EPF_QUICK"))
-num_days, num_particles, num_keys = (300, 4000, 3) if QUICK else (5030, 10_000, 4)
+num_days, num_particles, num_keys = (300, 4000, 2) if QUICK else (2000, 10_000, 3)
 
 # %%
 prices = sp500.load()["Adj Close"]  # shipped with arch: 1999 to 2018
