@@ -69,9 +69,11 @@ plt.show()
 runs = [results, *(epf.run(jax.random.key(key), filter_, y, diagnostics=True) for key in range(1, num_keys))]
 last = [run.to_pandas().query("t == t.max()").set_index("parameter") for run in runs]
 ends = pd.DataFrame({f"key {key}": table["mean"] for key, table in enumerate(last)})
-disagreement = ends.std(axis=1) / last[0]["sd"]
-ends["sd of the first"], ends["disagreement in sds"] = last[0]["sd"], disagreement
+within, between = np.mean([table["sd"] ** 2 for table in last], axis=0), ends.var(axis=1)
+pooled = pd.DataFrame({"mean": ends.mean(axis=1), "sd": np.sqrt(within + between)})
+ends["sd of one key"], ends["sd of all together"] = np.sqrt(within), pooled["sd"]
 print(ends.round(3).to_string())
+print("the keys disagree by", (np.sqrt(between) / np.sqrt(within)).round(2).to_dict(), "posterior sds of one of them")
 
 # %% [markdown]
 # **statsmodels.** log y² = x + log of a chi-square: an AR(1) seen in noise of variance pi²/2, as if it were Gaussian (Harvey, Ruiz
@@ -88,9 +90,8 @@ with warnings.catch_warnings():
 by_name = dict(zip(quasi.param_names, quasi.params, strict=True))
 summary = pd.DataFrame(
     {
-        "filter: mean": [float(results.theta.mean[name][-1]) for name in ("phi", "sigma")],
-        "5%": [float(results.theta.quantiles[name][-1, 0]) for name in ("phi", "sigma")],
-        "95%": [float(results.theta.quantiles[name][-1, -1]) for name in ("phi", "sigma")],
+        "filter: mean": pooled.loc[["phi", "sigma"], "mean"].to_numpy(),
+        "sd": pooled.loc[["phi", "sigma"], "sd"].to_numpy(),
         "quasi-likelihood": [by_name["ar.L1"], np.sqrt(by_name["sigma2.ar"])],
         "GARCH": [garch.params["alpha[1]"] + garch.params["beta[1]"], np.nan],
     },
@@ -124,16 +125,21 @@ agreement = float(np.log(volatility["filter"]).corr(np.log(volatility["GARCH"]))
 print(f"correlation of the two log-volatilities: {agreement:.2f}")
 
 # %% [markdown]
-# **Answer.** Volatility is persistent: the filter, quasi-likelihood and GARCH all put a shock's half-life at weeks, and the filter's
-# path of volatility is GARCH's but for the day's own return, which the filter has seen and GARCH has not. They differ in sigma:
-# quasi-likelihood takes the very skewed noise of log y² for Gaussian, and its estimate is loose on a short series; the
-# filter's band says how loose sigma is after all. And the keys disagree by a part of the posterior's width that is not
-# small: phi and sigma are learned from paths that coalesce, so several keys, and more particles, are worth their while here.
+# **Answer.** Volatility is persistent: the filter, quasi-likelihood and GARCH all put phi between 0.9 and 1, a half-life of
+# weeks, and the filter's path of volatility is GARCH's, but for the day's own return, which the filter has seen and GARCH has
+# not. They differ in sigma, which the filter puts higher than quasi-likelihood does; that one takes the very skewed noise of
+# log y² for Gaussian. And on a long series no one key is to be believed to the width of its own band: phi and sigma are learned
+# from paths that coalesce. On 300 days the keys agree; on 2000 they disagree by more than one posterior sd in sigma, and the
+# spread of all keys together is the honest one. More particles narrow the gap; a proposal that looks at the data would more.
 
 # %%
 assert left_out < 1e-3
-assert float(results.theta.quantiles["phi"][-1, 0]) > 0.8
-assert summary.iloc[0, 0] < 1.0
-assert abs(summary.loc["persistence of volatility (phi)", "filter: mean"] - summary.iloc[0]["GARCH"]) < 0.1
+phi = summary.loc["persistence of volatility (phi)"]
+assert 0.9 < phi["filter: mean"] < 1.0
+assert 0.9 < phi["quasi-likelihood"] < 1.0
+assert 0.9 < phi["GARCH"] < 1.0
 assert agreement > 0.75
-assert disagreement.max() < 1.0
+sigma = summary.loc["volatility of log-variance (sigma)"]
+assert sigma["filter: mean"] > sigma["quasi-likelihood"]
+disagreement = np.sqrt(between / within)
+assert disagreement.max() < 0.5 if QUICK else disagreement["sigma"] > 1.0

@@ -244,7 +244,7 @@ def test_descent_is_read_from_the_history_where_there_is_one():
     kept = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)._replace(diagnostics=None)
     found = {finding.kind: finding for finding in kept.diagnose()}
     counts = kept.history.num_distinct_ancestors()
-    assert found["descent"].where == f"t = {np.flatnonzero(counts < 5)[-1] + 1}"
+    assert found["descent"].where == f"t = {np.flatnonzero(counts < 10)[-1] + 1}"
     assert "the particles' descent" not in kept.diagnose().unseen
 
 
