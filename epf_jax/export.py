@@ -112,9 +112,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
         if len(values) != results.ess.shape[-1]:
             raise ValueError(f"y: expected the {results.ess.shape[-1]} observations of the run, got {len(values)}.")
         groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": times(results)}, attributes)
-    if (
-        int(arviz.__version__.split(".")[0]) < 1
-    ):  # (ArviZ 1 has a name InferenceData, too: for DataTree, with a warning)
+    if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
 
