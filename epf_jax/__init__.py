@@ -12,6 +12,7 @@ from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
 from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.devices import across_devices, islands
+from epf_jax.diagnosis import Diagnosis, Finding
 from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
     Filter,
@@ -32,11 +33,12 @@ from epf_jax.filters import (
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
+from epf_jax.forecast import Forecast, forecast
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.replicate import replicate
 from epf_jax.resampling import in_order, multinomial, residual, stratified, systematic, when_ess_below
-from epf_jax.results import History, Results, Summary
+from epf_jax.results import Diagnostics, History, Results, Summary
 from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
@@ -56,9 +58,13 @@ from epf_jax.switching import switching
 
 __all__ = [
     "Chains",
+    "Diagnosis",
+    "Diagnostics",
     "Filter",
     "FilterState",
+    "Finding",
     "Fit",
+    "Forecast",
     "History",
     "Proposal",
     "Results",
@@ -81,6 +87,7 @@ __all__ = [
     "exact",
     "extended_parameter_filter",
     "fit",
+    "forecast",
     "frozen",
     "fully_adapted",
     "grid_sampler",

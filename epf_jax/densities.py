@@ -49,6 +49,28 @@ def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
     return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
 
 
+def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
+    """P(Y < y) and P(Y <= y) for each component on its own, or None where the distribution has no such function.
+
+    The two differ for counts only. NaN components get a number that means nothing.
+    """
+    if isinstance(d, dist.MultivariateNormal):
+        mean, scale_tril = moments(d)
+        d = dist.Normal(mean, jnp.sqrt(jnp.sum(scale_tril**2, axis=-1)))
+    components = _components(d)
+    y = jnp.asarray(y, jnp.promote_types(jnp.result_type(y), jnp.result_type(float)))
+    filled = jnp.where(jnp.isnan(y), _feasible(components, y), y)
+    try:
+        upto = components.cdf(filled)
+    except (AttributeError, NotImplementedError):  # a stand-in, or a numpyro family without one
+        return None
+    if jnp.shape(upto) != jnp.shape(y):
+        return None
+    if not getattr(getattr(components, "support", None), "is_discrete", False):
+        return upto, upto
+    return upto - jnp.exp(components.log_prob(filled.astype(int))), upto
+
+
 def _components(d):
     while isinstance(d, dist.Independent):
         d = d.base_dist

@@ -28,6 +28,7 @@ def replicate(
     inputs_per_series: bool = False,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     history: bool = False,
+    diagnostics: bool = False,
     remat_every: int | None = None,
     mesh: Mesh | None = None,
 ) -> Results:
@@ -49,6 +50,7 @@ def replicate(
         inputs_per_series: whether inputs have a leading axis of length B.
         levels: quantile levels of the summaries.
         history: whether to keep every particle at every step.
+        diagnostics: as in `run`.
         remat_every: as in `run`.
         mesh: the devices to deal the runs out over.
 
@@ -77,7 +79,7 @@ def replicate(
     check_remat(remat_every)
 
     batched = (True, True, per_series, inputs_per_series)
-    options = (levels, history, remat_every)
+    options = (levels, history, remat_every, diagnostics)
     results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, y, rows)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     warn_of_trouble(results)
@@ -90,7 +92,8 @@ def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
 
     def one(key, hyper, y, rows):
         built = filter_(hyper) if built_from_hyper else filter_
-        return run_jitted(built, *options, key, None, y, rows)._replace(levels=None)
+        *settings, diagnostics = options
+        return run_jitted(built, *settings, key, None, y, rows, diagnostics=diagnostics)._replace(levels=None)
 
     many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
     num = args[0].shape[0]

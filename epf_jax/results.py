@@ -1,6 +1,6 @@
 """What a run gives back: summaries of theta and x at every step, the evidence, diagnostics, the final state."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
 from epf_jax.weights import mean_and_sd, quantiles
+
+if TYPE_CHECKING:
+    from epf_jax.diagnosis import Diagnosis
 
 
 class Summary(NamedTuple):
@@ -49,6 +52,41 @@ class History(NamedTuple):
         return np.array(counts[::-1])
 
 
+class Lineage(NamedTuple):
+    """Whom the particles descend from: the particle of generation `since` that each one's path goes back to."""
+
+    founders: Int[Array, " N"]
+    since: Int[Array, ""]
+
+
+class Diagnostics(NamedTuple):
+    """What `run(..., diagnostics=True)` records besides, at every step.
+
+    Attributes:
+        pit: probability integral transform of y_t, per component: the one-step-ahead predictive distribution function
+            at what then came. Uniform and independent over time if the model and the filter are right; NaN where y is
+            missing. Counts are spread at random over their step of the distribution function.
+        y: summary of the one-step-ahead predictive distribution of y_t.
+        edge: for each unconstrained coordinate of theta, the share of the posterior in the outer twentieth of the box
+            that the statistic is confined to; zero where it is confined to none.
+        remainder: what a Taylor statistic's share of this step has too much of in log-density, relative to its centre,
+            averaged over the particles; zero for statistics that are no expansions.
+        num_parents: how many particles of the generation before have a descendant in this one.
+        num_founders: how many particles of generation `founded` have a descendant in this one.
+        founded: the generation that founders are counted in. When one is left, counting starts anew from there.
+        lineage: the founders of the last generation's particles.
+    """
+
+    pit: Float[Array, "T *y"]
+    y: Summary
+    edge: Float[Array, "T P"]
+    remainder: Float[Array, " T"]
+    num_parents: Int[Array, " T"]
+    num_founders: Int[Array, " T"]
+    founded: Int[Array, " T"]
+    lineage: Lineage
+
+
 class Results(NamedTuple):
     """A run of a filter over T observations.
 
@@ -65,6 +103,7 @@ class Results(NamedTuple):
         levels: the quantile levels of the summaries.
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
         history: all particles, or None.
+        diagnostics: predictive checks, the statistic's health and the particles' descent, or None.
     """
 
     theta: Summary
@@ -79,6 +118,40 @@ class Results(NamedTuple):
     levels: Float[Array, " Q"]
     final: FilterState
     history: History | None = None
+    diagnostics: Diagnostics | None = None
+
+    def diagnose(self) -> "Diagnosis":
+        """What went wrong, in plain words, and what to try: see `epf_jax.diagnosis`."""
+        from epf_jax.diagnosis import diagnose
+
+        return diagnose(self)
+
+    def plot(self, y: Any = None, **options: Any) -> Any:
+        """The overview as a matplotlib figure: parameters, states (with the data y, if given), the filter's health.
+
+        `truth`, `title` and other options are those of `epf.plots.plot_overview`.
+        """
+        from epf_jax.plots import plot_overview
+
+        return plot_overview(self, y, **options)
+
+    def to_pandas(self, *, states: bool = False) -> Any:
+        """A tidy `pandas.DataFrame`: see `epf_jax.export.to_pandas`."""
+        from epf_jax.export import to_pandas
+
+        return to_pandas(self, states=states)
+
+    def to_xarray(self) -> Any:
+        """An `xarray.Dataset` of everything over time: see `epf_jax.export.to_xarray`."""
+        from epf_jax.export import to_xarray
+
+        return to_xarray(self)
+
+    def to_arviz(self, y: Any = None, *, seed: int = 0) -> Any:
+        """The last posterior as equally weighted draws for ArviZ: see `epf_jax.export.to_arviz`."""
+        from epf_jax.export import to_arviz
+
+        return to_arviz(self, y, seed=seed)
 
 
 def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
@@ -106,6 +179,50 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
         "collapsed": info.collapsed,
         "history": History(state.x, state.theta, state.log_weights, info.ancestors) if history else None,
     }
+
+
+def check_is_results(results: Any) -> None:
+    """Refuse what no run gave back."""
+    if not isinstance(results, Results):
+        raise TypeError(f"results: expected what epf.run or epf.replicate gave back, got {type(results).__name__}.")
+
+
+def check_one_run(results: Any, who: str) -> None:
+    """Refuse a batch of runs where one is looked at."""
+    check_is_results(results)
+    if results.ess.ndim != 1:
+        raise ValueError(
+            f"results: {who} looks at one run, and these are {results.ess.shape[0]}. Take one of them: "
+            "jax.tree.map(lambda a: a[0], results._replace(levels=None))._replace(levels=results.levels)."
+        )
+
+
+def named_leaves(tree: Any, otherwise: str) -> list[tuple[str, Any]]:
+    """The leaves of a pytree with their names, `otherwise` for a tree that is one leaf."""
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator=".") or otherwise, leaf) for path, leaf in paths]
+
+
+def component_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """A name for each number of a leaf: its own for a scalar, name[0], name[1], ... or name[0,1] otherwise."""
+    if shape == ():
+        return [name]
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
+
+
+def coordinate_names(results: Results) -> list[str]:
+    """A name for each unconstrained coordinate: the parameter's own, unless a constraint has taken some away."""
+    leaves = named_leaves(results.theta.mean, "theta")
+    names = [each for name, leaf in leaves for each in component_names(name, leaf.shape[results.ess.ndim :])]
+    num = len(names) if results.diagnostics is None else results.diagnostics.edge.shape[-1]
+    return names if len(names) == num else [f"coordinate {i}" for i in range(num)]
+
+
+def times(results: Results) -> Int[np.ndarray, " T"]:
+    """The time index of every row, 1 for the first observation ever seen: runs that went on go on counting."""
+    last = int(np.ravel(np.asarray(results.final.t))[0])
+    num = results.ess.shape[-1]
+    return np.arange(last - num + 1, last + 1)
 
 
 _SMALL = 64  # numbers; larger arrays are written on their own

@@ -23,9 +23,10 @@ from tqdm.auto import tqdm
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
+from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import check_model, input_rows
-from epf_jax.results import Results, pack, record, unpack
+from epf_jax.results import Lineage, Results, pack, record, unpack
 from epf_jax.series import check_room, check_series
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -41,6 +42,7 @@ def run(
     state: FilterState | None = None,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     history: bool = False,
+    diagnostics: bool = False,
     progress: bool = False,
     remat_every: int | None = None,
 ) -> Results:
@@ -55,6 +57,10 @@ def run(
             two runs over two halves of a series equal one over the whole.
         levels: quantile levels of the summaries; an empty tuple skips their computation.
         history: whether to keep every particle at every step (12 bytes and more per particle-step).
+        diagnostics: whether to record what the predictive check, the statistic's health and the particles' descent
+            need, for `results.diagnose()` and the plots: `results.diagnostics`. The numbers of the filter are the same,
+            and a step's cost still does not grow with t, but it grows: the particles are predicted one step ahead, and
+            a Taylor expansion is compared with what it expands. A run that goes on from a state counts descent anew.
         progress: whether to show a progress bar; the series is then scanned in pieces, with the same result.
         remat_every: for gradients through long series: of every so many steps only the first state is kept for the
             way back, and the steps are computed again from it (`jax.checkpoint`). About the square root of T needs the
@@ -75,40 +81,48 @@ def run(
     if progress:
         key_init, key_steps = jax.random.split(key)
         state = filter_.init(key_init) if state is None else state
-        results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every)
+        results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics)
     else:
-        results = run_jitted(filter_, levels, history, remat_every, key, state, y, inputs)
+        results = run_jitted(filter_, levels, history, remat_every, key, state, y, inputs, diagnostics=diagnostics)
     warn_of_trouble(results)
     return results
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def run_jitted(filter_, levels, history, remat_every, key, state, y, inputs):
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), static_argnames=("diagnostics",))
+def run_jitted(filter_, levels, history, remat_every, key, state, y, inputs, *, diagnostics=False):
     """`run` without its checks."""
     key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state
-    return _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs)
+    lineage = start_lineage(state) if diagnostics else None
+    return _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs):
+def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage: Lineage | None = None):
     layout: dict[str, Any] = {}
 
-    def body(state, row):
+    def body(carried, row):
+        before, lineage = carried
         key, y, u = row
-        state, info = filter_.step(key, state, y, u)
+        state, info = filter_.step(key, before, y, u)
         # Summaries are not to be fused into the step, which alone must give the same bits. (On a CPU XLA drops the
         # barrier before it fuses; there the tests find the bits the same without it.)
         state, info = _apart((state, info))
         layout["row"] = record(state, info, levels, history)
-        return state, pack(layout["row"])
+        if lineage is not None:
+            lineage, found = examine(key, filter_, before, state, info, y, u, lineage, levels)
+            layout["row"]["diagnostics"] = found
+        return (state, lineage), pack(layout["row"])
 
     # One batch of keys for all steps, rather than one more small computation in every turn of the loop.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
-    scan = partial(scan_on_device, body, filter_.num_particles, filter_.by_particle)
+    particles = (filter_.by_particle, None if lineage is None else LINEAGE)
+    scan = partial(scan_on_device, body, filter_.num_particles, particles)
     scan = scan if remat_every is None else partial(_in_segments, scan, remat_every)
-    final, rows = scan(state, (keys, y, inputs))
+    (final, lineage), rows = scan((state, lineage), (keys, y, inputs))
     rows = unpack(rows, layout["row"])
+    if lineage is not None:
+        rows["diagnostics"] = rows["diagnostics"]._replace(lineage=lineage)
     return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
 
 
@@ -137,20 +151,25 @@ def _apart(tree: Any) -> Any:
 _apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 
-def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every):
+def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics):
     """The same scan in equal pieces, a progress bar between them."""
     num_steps = y.shape[0]
     size = -(-num_steps // _PROGRESS_CHUNKS)
-    pieces = []
+    pieces, lineage = [], start_lineage(state) if diagnostics else None
     with tqdm(total=num_steps, unit="obs", desc="filtering") as bar:
         for start in range(0, num_steps, size):
             part = slice(start, start + size)
             rows = jax.tree.map(lambda a, part=part: a[part], inputs)
-            piece = _scan(filter_, levels, history, remat_every, key_steps, state, y[part], rows)
+            piece = _scan(filter_, levels, history, remat_every, key_steps, state, y[part], rows, lineage)
             state = jax.block_until_ready(piece.final)
+            if diagnostics:
+                lineage = piece.diagnostics.lineage
+                piece = piece._replace(diagnostics=piece.diagnostics._replace(lineage=None))
             pieces.append(piece._replace(final=None, levels=None))
             bar.update(len(y[part]))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
+    if diagnostics:
+        joined = joined._replace(diagnostics=joined.diagnostics._replace(lineage=lineage))
     return joined._replace(final=state, levels=jnp.asarray(levels, joined.ess.dtype))
 
 

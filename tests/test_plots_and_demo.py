@@ -9,7 +9,7 @@ mpl.use("Agg")
 
 import epf_jax as epf
 from epf_jax import demo
-from epf_jax.plots import plot_diagnostics, plot_theta
+from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
 
 
 def test_the_demo_writes_its_pictures_and_reports_z(tmp_path, capsys):
@@ -43,7 +43,6 @@ def test_every_parameter_gets_a_panel_with_its_name():
     assert [ax.get_ylabel() for ax in figure.axes] == ["level_noise", "observation_noise"]
     assert figure.axes[-1].get_xlabel() == "observations t"
     assert len(plot_diagnostics(results).axes) == 3
-    mpl.pyplot.close("all")
 
 
 def test_a_run_without_quantiles_cannot_be_plotted():
@@ -51,3 +50,113 @@ def test_a_run_without_quantiles_cannot_be_plotted():
     results = epf.run(jax.random.key(1), epf.liu_west_filter(model, 20), jnp.zeros(3), levels=())
     with pytest.raises(ValueError, match="levels"):
         plot_theta(results)
+
+
+TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A run that recorded everything, its filter, and its data, of which one value is missing."""
+    model = epf.models.local_level()
+    y = epf.simulate(jax.random.key(0), model, TRUTH, 30)[1].at[7].set(jnp.nan)
+    filter_ = epf.liu_west_filter(model, 60)
+    return filter_, y, epf.run(jax.random.key(1), filter_, y, diagnostics=True, history=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_figures_left():
+    yield
+    mpl.pyplot.close("all")
+
+
+def labels(figure):
+    figure.canvas.draw()  # lays it out, too: warnings of what does not fit are errors here
+    return [ax.get_ylabel() for ax in figure.axes]
+
+
+def test_the_overview_shows_parameters_data_state_and_health(run):
+    _, y, results = run
+    shown = labels(results.plot(y, truth=TRUTH, title="a run"))
+    assert shown == [
+        *("level_noise", "observation_noise"),
+        *("y", "x", "ESS (of 60)", "distinct\nancestors", "observations"),
+    ]
+    plain = results._replace(diagnostics=None, history=None)
+    assert labels(plain.plot(y)) == ["level_noise", "observation_noise", "x", "ESS (of 60)"]
+
+
+def test_the_legend_names_what_the_dotted_line_is(run):
+    _, y, results = run
+    figure = results.plot(y, truth=TRUTH, truth_label="least squares")
+    assert "least squares" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_a_fan_has_a_band_for_every_pair_of_levels(run):
+    panel = plot_theta(run[2]).axes[0]
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
+        "filter: 90% band",
+        "filter: 50% band",
+        "filter: mean",
+    ]
+
+
+def test_states_and_data_share_a_panel_only_where_they_are_said_to(run):
+    _, y, results = run
+    assert labels(plot_states(results, y)) == ["x"]
+    assert labels(plot_states(results, y, on_state=False)) == ["y", "x"]
+    assert labels(plot_states(results)) == ["x"]
+
+
+def test_pairs_are_drawn_at_the_times_asked_for(run):
+    figure = plot_pairs(run[2], at=[5, 30], truth=TRUTH)
+    assert labels(figure)[:1] + labels(figure)[2:3] == ["density", "observation_noise"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["t = 5", "t = 30"]
+    with pytest.raises(ValueError, match=r"^at: the particles are kept for times 1 to 30 of the run; got 31"):
+        plot_pairs(run[2], at=31)
+    with pytest.raises(ValueError, match=r"^at: .*the last time, 30, alone; run it with history=True"):
+        plot_pairs(run[2]._replace(history=None), at=[5])
+
+
+def test_the_predictive_check_has_a_row_of_three_for_each_component(run):
+    _, y, results = run
+    figure = plot_predictive(results, y)
+    assert labels(figure) == ["y", "observations", "PIT"]
+    counts = sum(bar.get_height() for bar in figure.axes[1].patches[:10])
+    assert counts == 29  # the missing value has no PIT
+
+
+def test_health_and_descent_are_drawn_where_they_were_recorded(run):
+    _, _, results = run
+    assert labels(plot_health(results))[0] == "posterior share\nat the box's edge"
+    assert len(plot_diagnostics(results).axes) == 4
+    assert len(plot_diagnostics(results._replace(diagnostics=None)).axes) == 4
+    bare = results._replace(diagnostics=None, history=None)
+    assert len(plot_diagnostics(bare).axes) == 3
+    for draw in (plot_health, lambda r: plot_predictive(r, run[1])):
+        with pytest.raises(
+            ValueError, match=r"^results: plot_\w+ draws what epf\.run\(\.\.\., diagnostics=True\) records"
+        ):
+            draw(bare)
+
+
+def test_a_forecast_is_drawn_after_the_data(run):
+    filter_, y, results = run
+    ahead = epf.forecast(jax.random.key(2), filter_, results.final, 5)
+    panel = ahead.plot(y, truth=jnp.zeros(5)).axes[0]
+    assert panel.get_xlim() == (1.0, 35.0)
+    with pytest.raises(ValueError, match=r"^truth: expected one row for each of the 5 steps, got 4"):
+        ahead.plot(truth=jnp.zeros(4))
+    with pytest.raises(ValueError, match=r"^y: expected observations of shape \(\) along time, got shape \(30, 1\)"):
+        ahead.plot(y[:, None])
+
+
+def test_what_cannot_be_drawn_is_refused_by_name(run):
+    _, y, results = run
+    with pytest.raises(ValueError, match=r"^y: expected the 30 observations of the run, got shape \(29,\)"):
+        plot_states(results, y[1:])
+    with pytest.raises(ValueError, match=r"^truth: expected the prior's structure"):
+        results.plot(truth={"level_noise": 0.5})
+    batch = jax.tree.map(lambda a: a[None], results)
+    with pytest.raises(ValueError, match=r"^results: plot looks at one run, and these are 1"):
+        batch.plot()

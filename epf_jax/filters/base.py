@@ -16,6 +16,7 @@ from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
+from epf_jax.statistics import Statistic
 from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
 _POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
@@ -83,6 +84,7 @@ class Filter(NamedTuple):
         mesh: the devices that its particles are spread over, or None for one device.
         by_particle: a prefix of its states: True where leaves have a row for each particle, False elsewhere.
         max_steps: the most observations that it has room for, or None where it keeps none.
+        statistic: what its particles keep of their paths, where they keep a `Statistic`.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -93,6 +95,7 @@ class Filter(NamedTuple):
     mesh: Mesh | None = None
     by_particle: FilterState = PARTICLES
     max_steps: int | None = None
+    statistic: Statistic | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
@@ -119,6 +122,7 @@ def build_filter(
     *,
     by_particle: FilterState = PARTICLES,
     max_steps: int | None = None,
+    statistic: Statistic | None = None,
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
@@ -145,7 +149,7 @@ def build_filter(
         return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
     jitted = jax.jit(init_state), jax.jit(step_state)
-    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps)
+    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:

@@ -202,7 +202,7 @@ def parameter_filter(
         f"parameter filter: {N} particles, statistic {statistic.name}, proposal {proposal.name}, "
         f"resampling {resampler_name(resample)}"
     )
-    return build_filter(model, N, init, step, description, resample)
+    return build_filter(model, N, init, step, description, resample, statistic=statistic)
 
 
 def propagate(key, distribution, theta, x_prev):

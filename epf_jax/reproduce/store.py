@@ -21,7 +21,12 @@ from epf_jax import files
 from epf_jax.machine import machine
 
 Arrays = dict[str, np.ndarray]
-_PRESENTATION = ("report.py", "plots.py", "cli.py", "claims.py")  # how results look does not change what they are
+_PRESENTATION = (
+    "report.py",
+    "plots",
+    "cli.py",
+    "claims.py",
+)  # files and folders: how results look is not what they are
 
 
 class Unit(NamedTuple):
@@ -126,6 +131,6 @@ def code_fingerprint() -> str:
     root = pathlib.Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        if path.name not in _PRESENTATION:
+        if not {path.name, path.parent.name} & set(_PRESENTATION):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

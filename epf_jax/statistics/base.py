@@ -33,6 +33,10 @@ class Statistic(NamedTuple):
             statistics that need no such care.
         sample_all: `sample_all(key, S, theta, population)`, `sample` for all particles at once, where one batch of
             random numbers serves better than a key for each; None to have `sample` vmapped.
+        box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
+            none.
+        remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
+            reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
         moves: whether theta is ever redrawn.
         name: for descriptions.
     """
@@ -44,6 +48,8 @@ class Statistic(NamedTuple):
     log_target: Callable[[Any], LogDensity]
     adapt: Callable[[Any, Any, Any], Any] | None = None
     sample_all: Callable[..., Any] | None = None
+    box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
+    remainder: Callable[..., Float[Array, ""]] | None = None
     moves: bool = True
     name: str = "of your own"
 

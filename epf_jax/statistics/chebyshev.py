@@ -106,6 +106,7 @@ def chebyshev(
 
     name = f"chebyshev on {' x '.join(map(str, counts))} nodes"
     statistic = from_log_target(model, init, update, log_target, sampler, name)
+    statistic = statistic._replace(box=lambda S: (S.low, S.high))
     return statistic if shrink is None else statistic._replace(adapt=_shrinking(counts, shrink, coordinates.log_prior))
 
 

@@ -129,8 +129,16 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
 
         return log_density
 
+    def remainder(theta, x_prev, x, y, u):
+        z, total = coordinates.to_vector(theta), jnp.zeros(())
+        for p, term in zip(steps, terms.steps, strict=True):
+            exact = term.log_prob(z, x_prev, x, y, u) - term.log_prob(c, x_prev, x, y, u)
+            total += p.log_likelihood(p.phi(x_prev, x, y, u), z - c) - exact
+        return total
+
     name = f"{'taylor' if gaussian else 'taylor_log_density'} of order {order}"
-    return from_log_target(model, init, update, log_target, sampler, name)
+    statistic = from_log_target(model, init, update, log_target, sampler, name)
+    return statistic._replace(remainder=remainder, box=(lambda S: (c - reach, c + reach)) if confined else None)
 
 
 def _vector(centre, coordinates):

@@ -1,0 +1,269 @@
+"""What went wrong in a run, in plain words, and what to try.
+
+`results.diagnose()` looks at what the run recorded. Weights, the moves of theta and densities that were NaN are always
+recorded; the predictive check, the statistic's health and the particles' descent with `run(..., diagnostics=True)`.
+A finding is a reason to look, not a proof; no finding is no proof either: compare a few keys (`epf.replicate`).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from epf_jax.results import Diagnostics, Results, check_one_run, component_names, coordinate_names, named_leaves, times
+
+_LOW_ESS = 0.01  # of the particles, and never less than two of them
+_ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
+_EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
+_REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
+_FEW = 10  # paths; with so few, chance decides which they are
+_Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, or may be.
+
+    Attributes:
+        kind: what it is about: "zero weights", "weights", "moves of theta", "density of theta", "descent", "box",
+            "expansion" or "prediction".
+        where: the time index of the observation, or the name of the parameter, or both.
+        message: what was seen.
+        advice: what to try.
+    """
+
+    kind: str
+    where: str
+    message: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.where}): {self.message}\n    Try: {self.advice}"
+
+
+class Diagnosis(tuple[Finding, ...]):
+    """The findings of a run, most basic first; empty where nothing was found. `unseen` says what was not recorded."""
+
+    unseen: tuple[str, ...]
+
+    def __new__(cls, findings: list[Finding], unseen: tuple[str, ...] = ()) -> "Diagnosis":
+        """A tuple of findings, and what could not be looked at."""
+        self = super().__new__(cls, findings)
+        self.unseen = unseen
+        return self
+
+    def __repr__(self) -> str:
+        head = f"{len(self)} finding{'s' if len(self) != 1 else ''}" if self else "Nothing found."
+        lines = [head, *(f"- {finding}" for finding in self)]
+        if self.unseen:
+            lines.append(f"Not looked at: {', '.join(self.unseen)}; epf.run(..., diagnostics=True) records them.")
+        return "\n".join(lines)
+
+
+def diagnose(results: Results) -> Diagnosis:
+    """What went wrong in a run, in plain words, and what to try: see the module's docstring."""
+    check_one_run(results, "diagnose")
+    findings = [*_weights(results), *_moves(results), *_densities(results), *_descent(results)]
+    if results.diagnostics is not None:
+        recorded = (results, results.diagnostics)
+        return Diagnosis([*findings, *_box(*recorded), *_expansion(*recorded), *_prediction(*recorded)])
+    descent = ("the particles' descent",) if results.history is None else ()
+    return Diagnosis(findings, ("the predictive check", "the statistic's box and remainder", *descent))
+
+
+def _weights(results: Results) -> Iterator[Finding]:
+    """Observations that left too few particles with weight."""
+    ess, collapsed, t = np.asarray(results.ess), np.asarray(results.collapsed), times(results)
+    num = results.final.log_weights.shape[-1]
+    if collapsed.any():
+        yield Finding(
+            "zero weights",
+            f"t = {_listed(t[collapsed])}",
+            f"no particle could explain the observation at {_count(collapsed)}; it was passed over, and log_evidence "
+            "is -inf from there on.",
+            "look at those observations (an outlier, wrong units, a value outside the observation's support); give the "
+            "observation a wider or heavier-tailed distribution, such as dist.StudentT; or look ahead with "
+            "epf.fully_adapted(model) or epf.guided(q).",
+        )
+    low = (ess < max(_LOW_ESS * num, 2.0)) & ~collapsed
+    if low.any():
+        worst = int(np.argmin(np.where(low, ess, np.inf)))
+        yield Finding(
+            "weights",
+            f"t = {_listed(t[low])}",
+            f"the effective sample size fell below {max(_LOW_ESS * num, 2.0):g} of {num} particles at {_count(low)}, "
+            f"to {ess[worst]:.1f} at t = {t[worst]}: a few particles carried all the weight.",
+            "propose with the observation in view (epf.fully_adapted(model), epf.guided(q)); take more particles; if "
+            "it is one observation, see whether it is an outlier.",
+        )
+
+
+def _moves(results: Results) -> Iterator[Finding]:
+    """Acceptance rates that say that theta hardly moves."""
+    acceptance = np.asarray(results.acceptance)
+    names = [name for name, _ in named_leaves(results.theta.mean, "theta")]
+    if not names or np.all(acceptance == 1.0):  # nothing to learn, or exact draws
+        return
+    rate = float(acceptance.mean())
+    if np.all(acceptance == 0.0):
+        yield Finding(
+            "moves of theta",
+            ", ".join(names),
+            "theta was never redrawn: its particles are those of the prior that are left, fewer at every step.",
+            "a filter that redraws theta, such as epf.extended_parameter_filter; if this is one, its sampler's steps "
+            "are never accepted: epf.random_walk() without a step size scales them to the posterior.",
+        )
+    elif rate < _ACCEPTANCE[0]:
+        yield Finding(
+            "moves of theta",
+            ", ".join(names),
+            f"only {rate:.1%} of theta's proposed moves were accepted: theta hardly moves, and lags behind the data.",
+            "smaller steps (epf.random_walk() without a step size scales them to the posterior), more of them "
+            "(num_steps=4), or epf.slice_sampler().",
+        )
+    elif rate > _ACCEPTANCE[1]:
+        yield Finding(
+            "moves of theta",
+            ", ".join(names),
+            f"{rate:.1%} of theta's proposed moves were accepted: the steps are too small to get anywhere.",
+            "larger steps; epf.random_walk() without a step size scales them to the posterior.",
+        )
+
+
+def _densities(results: Results) -> Iterator[Finding]:
+    """Densities of theta that were NaN."""
+    bad, t = np.asarray(results.num_bad_densities), times(results)
+    if bad.any():
+        yield Finding(
+            "density of theta",
+            f"t = {_listed(t[bad > 0])}",
+            f"it was NaN at {int(bad.sum())} of the places where its sampler looked; theta was never moved there.",
+            "epf.chebyshev(model) instead of a Taylor statistic, jax_enable_x64, and a model whose density is a number "
+            "for every theta that its prior allows.",
+        )
+
+
+def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+    """A parameter that presses against the box of its statistic."""
+    edge, t = np.asarray(recorded.edge), times(results)
+    for name, share in zip(coordinate_names(results), edge.T, strict=True):
+        if share.max() > _EDGE:
+            worst = int(np.argmax(share))
+            yield Finding(
+                "box",
+                f"{name}, t = {t[worst]}",
+                f"{share[worst]:.0%} of its posterior lay in the outer twentieth of the box that the statistic is "
+                f"confined to ({share[-1]:.0%} at the end); what lies outside is cut off.",
+                "a wider box, epf.chebyshev(model, box=(lowest, highest)); shrink=None, if a shrinking box followed a "
+                "misleading start; or a prior that reaches where the data point.",
+            )
+
+
+def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+    """A Taylor statistic that is not the density that it expands."""
+    left_out, t = np.asarray(recorded.remainder, float), times(results)
+    # Of what theta's present values leave out, the later half of the series tells; early, theta was elsewhere.
+    total = 2 * abs(float(np.sum(left_out[len(left_out) // 2 :])))
+    if not total <= _REMAINDER:  # NaN counts as too much
+        yield Finding(
+            "expansion",
+            f"t = {t[-1]}",
+            f"what the Taylor polynomial leaves out of the log-density at theta adds up to {total:.2g}, beyond "
+            f"{_REMAINDER}: theta is drawn from another density than the posterior.",
+            "epf.chebyshev(model), a higher order, or a centre near the posterior, epf.taylor(model, 7, centre=...).",
+        )
+
+
+def _descent(results: Results) -> Iterator[Finding]:
+    """Paths that have become a few, and lately."""
+    t, num = times(results), results.final.log_weights.shape[-1]
+    count, generation = _last_few(results)
+    age = int(t[-1]) - generation
+    # Equal weights would make all paths one in about 2 N steps of multinomial resampling (Kingman's coalescent), and
+    # better schemes take longer. Few paths left within N steps tell of weights that were far from equal.
+    if count < _FEW and age < num:
+        some = "one particle" if count == 1 else f"{count} particles"
+        yield Finding(
+            "descent",
+            f"t = {generation}",
+            f"all {num} particles descend from {some} of t = {generation}, {age} observations before the end: what "
+            "they say of the parameters rests on no more paths than that, and their spread may be too small.",
+            "compare a few keys (epf.replicate): if their posteriors disagree, take more particles, propose with the "
+            "observation in view (epf.fully_adapted, epf.guided), or resample less (epf.when_ess_below(0.5)).",
+        )
+
+
+def _last_few(results: Results) -> tuple[int, int]:
+    """The last generation known to have fewer than `_FEW` particles with descendants at the end, and how many."""
+    t, num = times(results), results.final.log_weights.shape[-1]
+    known = [(num, int(t[0]) - 1)]
+    if results.history is not None:
+        counts = results.history.num_distinct_ancestors()
+        known += [(int(counts[i]), int(t[i])) for i in np.flatnonzero(counts < _FEW)[-1:]]
+    elif results.diagnostics is not None:
+        founders, founded, parents = (
+            np.asarray(a)
+            for a in (results.diagnostics.num_founders, results.diagnostics.founded, results.diagnostics.num_parents)
+        )
+        known += [(1, int(founded[i])) for i in np.flatnonzero(founders == 1)[-1:]]
+        known += [(1, int(t[i]) - 1) for i in np.flatnonzero(parents == 1)[-1:]]
+        known += [(int(founders[-1]), int(founded[-1]))] if founders[-1] < _FEW else []
+    return max(known, key=lambda pair: (pair[1], -pair[0]))
+
+
+def _prediction(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+    """Observations that did not come as they were predicted."""
+    pit, t = np.asarray(recorded.pit, float), times(results)
+    names = component_names("y", pit.shape[1:])
+    for name, u in zip(names, pit.reshape(len(pit), -1).T, strict=True):
+        seen = ~np.isnan(u)
+        if seen.sum() >= 20:
+            yield from _misfit(name, u[seen], t[seen])
+
+
+def _misfit(name: str, u: np.ndarray, t: np.ndarray) -> Iterator[Finding]:
+    r"""Departures of u from independent uniform draws, in standard errors.
+
+    A uniform u has mean 1/2 and variance 1/12; :math:`(u - 1/2)^2` has mean 1/12 and variance 1/180; the product of two
+    independent centred ones has mean 0 and variance 1/144.
+    """
+    where, centred, num = f"{name}, t = {t[0]} to {t[-1]}", u - 0.5, len(u)
+    bias = centred.mean() * np.sqrt(12 * num)
+    spread = (np.mean(centred**2) - 1 / 12) * np.sqrt(180 * num)
+    memory = np.mean(centred[1:] * centred[:-1]) * 12 * np.sqrt(num - 1)
+    if abs(bias) > _Z:
+        yield Finding(
+            "prediction",
+            where,
+            f"observations came {'higher' if bias > 0 else 'lower'} than predicted: {np.mean(u > 0.5):.0%} above the "
+            f"predictive median, {abs(bias):.1f} standard errors from half.",
+            "a level or drift that the model can learn: an offset in the observation, or a mean in the transition.",
+        )
+    if abs(spread) > _Z:
+        inside = np.mean((u > 0.25) & (u < 0.75))
+        yield Finding(
+            "prediction",
+            where,
+            f"predictions were too {'narrow' if spread > 0 else 'wide'}: {inside:.0%} of the observations fell "
+            f"inside the 50% predictive band, {abs(spread):.1f} standard errors off.",
+            "let the noise scales be learned (dist.LogNormal priors), or heavier tails (dist.StudentT) where a few "
+            "observations are far out."
+            if spread > 0
+            else "smaller noise scales, or let them be learned (dist.LogNormal priors).",
+        )
+    if abs(memory) > _Z:
+        yield Finding(
+            "prediction",
+            where,
+            f"each miss foretold the next: successive ones {'agree' if memory > 0 else 'alternate'}, "
+            f"{abs(memory):.1f} standard errors from independence. The dynamics leave something predictable over.",
+            "a richer transition (another lag, a trend, a season, an input), or a larger noise in the transition, so "
+            "that the state can follow.",
+        )
+
+
+def _listed(t: np.ndarray, most: int = 5) -> str:
+    return ", ".join(map(str, t[:most])) + (f", ... ({len(t)} in all)" if len(t) > most else "")
+
+
+def _count(which: np.ndarray) -> str:
+    return f"{int(which.sum())} observation{'s' if which.sum() != 1 else ''}"

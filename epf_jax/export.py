@@ -1,0 +1,154 @@
+"""Results for other libraries: tables for pandas, labelled arrays for xarray, draws for ArviZ.
+
+Each library is imported when its function is called: `pip install 'epf_jax[export]'` brings all of them. Results of
+`epf.replicate` keep their runs: a column, a dimension, a chain.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.results import Results, check_is_results, component_names, named_leaves, times
+
+_OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
+_STATE = "x"  # what the state is called; a parameter of that name is refused
+
+
+def to_pandas(results: Results, *, states: bool = False) -> Any:
+    """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
+
+    Args:
+        results: of `epf.run`, or of `epf.replicate`, whose runs are then counted in a column `run`.
+        states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
+
+    Returns:
+        Columns t, parameter, mean, sd, and one for each quantile level, named as `describe` does: 5%, 50%, ...
+    """
+    pandas = _library("pandas")
+    check_is_results(results)
+    t, runs = times(results), results.ess.shape[:-1]
+    levels = [f"{100 * float(level):g}%" for level in np.asarray(results.levels)]
+    lead = len(runs) + 1
+    tables = []
+    for name, mean, sd, quantiles in _summaries(results, states=states):
+        shape = mean.shape[lead:]
+        flat = [np.reshape(a, (*mean.shape[:lead], -1)) for a in (mean, sd)]
+        bands = np.reshape(quantiles, (*mean.shape[:lead], -1, len(levels)))
+        for j, component in enumerate(component_names(name, shape)):
+            columns: dict[str, Any] = {}
+            if runs:
+                columns["run"] = np.repeat(np.arange(runs[0]), len(t))
+            columns |= {"t": np.tile(t, runs[0] if runs else 1), "parameter": component}
+            columns |= {"mean": flat[0][..., j].ravel(), "sd": flat[1][..., j].ravel()}
+            columns |= {level: bands[..., j, k].ravel() for k, level in enumerate(levels)}
+            tables.append(pandas.DataFrame(columns))
+    empty = pandas.DataFrame(columns=["t", "parameter", "mean", "sd", *levels])
+    return pandas.concat(tables, ignore_index=True) if tables else empty
+
+
+def to_xarray(results: Results) -> Any:
+    """An `xarray.Dataset` of everything over time, ready for `to_netcdf(path, engine="h5netcdf")`.
+
+    Args:
+        results: of `epf.run`, or of `epf.replicate`, which adds the dimension `run`.
+
+    Returns:
+        For every parameter, and for the state x, the variables `name_mean`, `name_sd` and `name_quantile`, over `t`
+        (and `level`); beside them log_evidence, ess and the other records of the run, and pit, the predictive check, if
+        it was recorded.
+    """
+    xarray = _library("xarray")
+    check_is_results(results)
+    lead = (*(("run",) if results.ess.ndim > 1 else ()), "t")
+    variables: dict[str, Any] = {name: (lead, np.asarray(getattr(results, name))) for name in _OVER_TIME}
+    for name, mean, sd, quantiles in _summaries(results, states=True):
+        inner = tuple(f"{name}_dim_{i}" for i in range(mean.ndim - len(lead)))
+        variables[f"{name}_mean"] = ((*lead, *inner), mean)
+        variables[f"{name}_sd"] = ((*lead, *inner), sd)
+        variables[f"{name}_quantile"] = ((*lead, *inner, "level"), quantiles)
+    if results.diagnostics is not None:
+        pit = np.asarray(results.diagnostics.pit)
+        variables["pit"] = ((*lead, *(f"y_dim_{i}" for i in range(pit.ndim - len(lead)))), pit)
+    coordinates: dict[str, Any] = {"t": times(results), "level": np.asarray(results.levels)}
+    if "run" in lead:
+        coordinates["run"] = np.arange(results.ess.shape[0])
+    from epf_jax import __version__
+
+    return xarray.Dataset(variables, coordinates, {"inference_library": "epf_jax", "version": __version__})
+
+
+def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
+    """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
+
+    Every run is a chain of N draws, the particles picked by their weights (systematically, so that each is there as
+    often as its weight says, to within one) in random order. They are a filter's particles, not a Markov chain: draws
+    that share an ancestor are alike in ways that no autocorrelation shows: ArviZ's effective sample sizes flatter.
+
+    Args:
+        results: of `epf.run`, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
+        y: the observations, for the group `observed_data`.
+        seed: of the picking.
+
+    Returns:
+        An `InferenceData` with ArviZ below 1, an `xarray.DataTree` with ArviZ 1 and later, as that ArviZ expects.
+    """
+    arviz, xarray = _library("arviz"), _library("xarray")
+    check_is_results(results)
+    batch = results.ess.ndim > 1
+    final = results.final if batch else jax.tree.map(lambda leaf: leaf[None], results.final)
+    rng = np.random.default_rng(seed)
+    picks = np.stack([_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)])
+    posterior = {}
+    for name, leaf in _named_parts(final.theta, final.x, states=True):
+        drawn = np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
+        posterior[name] = (("chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 2))), drawn)
+    coordinates = {"chain": np.arange(picks.shape[0]), "draw": np.arange(picks.shape[1])}
+    attributes = {"inference_library": "epf_jax"}
+    groups = {"posterior": xarray.Dataset(posterior, coordinates, attributes)}
+    if y is not None:
+        values = np.asarray(y)
+        dims = ("t", *(f"y_dim_{i}" for i in range(values.ndim - 1)))
+        if len(values) != results.ess.shape[-1]:
+            raise ValueError(f"y: expected the {results.ess.shape[-1]} observations of the run, got {len(values)}.")
+        groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": times(results)}, attributes)
+    if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
+        return arviz.InferenceData(**groups)
+    return xarray.DataTree.from_dict(groups)
+
+
+def _picks(rng: np.random.Generator, log_weights: np.ndarray) -> np.ndarray:
+    """N indices in random order, each as often as its weight says, to within one."""
+    cumulative = np.cumsum(np.exp(log_weights - log_weights.max()))
+    num = len(cumulative)
+    at = (rng.random() + np.arange(num)) / num * cumulative[-1]
+    return rng.permutation(np.minimum(np.searchsorted(cumulative, at, side="right"), num - 1))
+
+
+def _summaries(results: Results, *, states: bool) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """Name, mean, sd and quantiles of every leaf of theta, and of x."""
+    parts = [
+        _named_parts(theta, x, states=states) for theta, x in zip(results.theta, results.x, strict=True)
+    ]  # for the means, the sds, and the quantiles
+    return [(mean[0], *(np.asarray(leaf) for _, leaf in (mean, sd, q))) for mean, sd, q in zip(*parts, strict=True)]
+
+
+def _named_parts(theta: Any, x: Any, *, states: bool) -> list[tuple[str, Any]]:
+    named = named_leaves(theta, "theta")
+    if not states:
+        return named
+    if any(name == _STATE for name, _ in named):
+        raise ValueError(
+            f"results: a parameter is called {_STATE!r}, as the state is, and both would go by one name here. Give the "
+            "parameter another name in the model's prior."
+        )
+    return [*named, (_STATE, x)]
+
+
+def _library(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"to_{name} needs {name}: pip install 'epf_jax[export]'.") from error

@@ -1,0 +1,98 @@
+"""The future as the particles see it: each goes on with its own theta, and nothing is observed any more.
+
+Uncertainty about theta, about the present state and about the noise to come are all in the quantiles. The cost is that
+of `num_steps` draws for each particle.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from epf_jax.checks import check_key, check_whole_number
+from epf_jax.filters import Filter, FilterState
+from epf_jax.filters.base import check_is_state
+from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows
+from epf_jax.predictive import advance
+from epf_jax.random import stream
+from epf_jax.results import Summary, summarise
+from epf_jax.run import DEFAULT_LEVELS, check_levels
+
+
+class Forecast(NamedTuple):
+    """The predictive distribution of the steps to come, H of them.
+
+    Attributes:
+        x: summary of the states x_{t+1} .. x_{t+H} given y_1:t.
+        y: summary of the observations y_{t+1} .. y_{t+H} given y_1:t.
+        t: their time indices.
+        levels: the quantile levels of the summaries.
+    """
+
+    x: Summary
+    y: Summary
+    t: Int[Array, " H"]
+    levels: Float[Array, " Q"]
+
+    def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
+        """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""
+        from epf_jax.plots import plot_forecast
+
+        return plot_forecast(self, y, truth=truth, title=title)
+
+
+def forecast(
+    key: PRNGKeyArray,
+    filter_: Filter | StateSpaceModel,
+    state: FilterState,
+    num_steps: int,
+    *,
+    inputs: Any = None,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
+) -> Forecast:
+    """What the steps after `state` will be like: every particle simulated forward with its own theta.
+
+    Args:
+        key: a JAX random key.
+        filter_: the filter that made the state, or its model.
+        state: where the future starts: `results.final`, or the state of a live filter.
+        num_steps: H, how many steps ahead.
+        inputs: the inputs of those steps, one row each (any pytree of arrays with H rows); the time index, going on
+            from the state's, by default.
+        levels: quantile levels of the summaries.
+    """
+    key = check_key(key)
+    model = filter_.model if isinstance(filter_, Filter) else filter_
+    check_is_model(model)
+    check_is_state(state)
+    _check_theta(model, state)
+    check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
+    rows = input_rows(inputs, num_steps, state.t + 1)
+    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    levels = check_levels(levels)
+    x, y = _forecast(model, levels, key, state, rows)
+    return Forecast(x, y, state.t + 1 + jnp.arange(num_steps), jnp.asarray(levels, state.log_weights.dtype))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _forecast(model, levels, key, state, rows):
+    def ahead(x, row):
+        key, u = row
+        x, y = advance(key, model, state.theta, x, u)
+        return x, (summarise(x, state.log_weights, levels), summarise(y, state.log_weights, levels))
+
+    keys = jax.random.split(stream(key), len(jax.tree.leaves(rows)[0]))
+    return jax.lax.scan(ahead, state.x, (keys, rows))[1]
+
+
+def _check_theta(model: StateSpaceModel, state: FilterState) -> None:
+    """Refuse a state whose theta is not this model's: a filter with theta known has none."""
+    expected = jax.tree.map(lambda leaf: leaf.shape, model.shapes.theta)
+    got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], state.theta)
+    if expected != got:
+        raise ValueError(
+            f"state: expected particles with the model's theta, of shapes {expected}, got {got}. Give forecast the "
+            "filter that made the state."
+        )

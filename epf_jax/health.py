@@ -1,0 +1,88 @@
+"""What `run(..., diagnostics=True)` looks at after every step: prediction, the statistic's health, descent.
+
+None of it enters the step: the filter's numbers are the same with and without. The cost of a step does not grow with t.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from epf_jax.filters import Filter, FilterState, StepInfo
+from epf_jax.filters.base import missing_where
+from epf_jax.predictive import advance, probability_integral_transform
+from epf_jax.random import stream
+from epf_jax.results import Diagnostics, Lineage, summarise
+from epf_jax.weights import count
+
+_EDGE = 0.95  # in the box's own coordinates, -1 to 1: beyond lies a twentieth of it
+_PREDICTION = 1  # folded into a step's key: what is drawn here is drawn by nobody else
+_which: Any = (True, False)
+LINEAGE = Lineage(*_which)  # which parts have a row for each particle
+
+
+def start_lineage(state: FilterState) -> Lineage:
+    """Every particle its own founder."""
+    return Lineage(jnp.arange(state.log_weights.shape[0]), jnp.asarray(state.t))
+
+
+def examine(
+    key: PRNGKeyArray,
+    filter_: Filter,
+    before: FilterState,
+    after: FilterState,
+    info: StepInfo,
+    y: Array,
+    u: Any,
+    lineage: Lineage,
+    levels: tuple[float, ...],
+) -> tuple[Lineage, Diagnostics]:
+    """One step's row of `Diagnostics`, from the states before and after it, and the lineage to go on with."""
+    key_ahead, key_pit = jax.random.split(stream(jax.random.fold_in(key, _PREDICTION)))
+    model, y = filter_.model, jnp.asarray(y)
+    x, drawn = advance(key_ahead, model, before.theta, before.x, u)
+    pit = probability_integral_transform(key_pit, model, before.theta, x, drawn, before.log_weights, y, u)
+    num_parents = _num_distinct(info.ancestors)
+    founders = lineage.founders[info.ancestors]
+    num_founders = _num_distinct(founders)
+    row = Diagnostics(
+        pit=pit,
+        y=summarise(drawn, before.log_weights, levels),
+        edge=_edge(filter_, after),
+        remainder=_remainder(filter_, before, after, info, y, u),
+        num_parents=num_parents,
+        num_founders=num_founders,
+        founded=lineage.since,
+        lineage=None,  # type: ignore[arg-type]  # carried from step to step, not stacked
+    )
+    one = num_founders == 1
+    fresh = jnp.arange(founders.shape[0], dtype=founders.dtype)
+    return Lineage(jnp.where(one, fresh, founders), jnp.where(one, after.t, lineage.since)), row
+
+
+def _num_distinct(indices: Int[Array, " N"]) -> Int[Array, ""]:
+    return count(jnp.zeros(indices.shape[0], bool).at[indices].set(True))
+
+
+def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:
+    """For each coordinate, the weight of the particles in the outer part of the statistic's box."""
+    coordinates, statistic = filter_.model.parameters, filter_.statistic
+    if statistic is None or statistic.box is None:
+        return jnp.zeros(coordinates.dim)
+    z = jax.vmap(coordinates.to_vector)(state.theta)
+    low, high = jax.vmap(statistic.box)(state.S)
+    outside = jnp.abs(z - 0.5 * (low + high)) > _EDGE * 0.5 * (high - low)
+    return jnp.exp(state.log_weights) @ jnp.where(outside, 1.0, 0.0)
+
+
+def _remainder(
+    filter_: Filter, before: FilterState, after: FilterState, info: StepInfo, y: Array, u: Any
+) -> Float[Array, ""]:
+    """The mean over the particles of what the statistic's expansion of this step has too much of at their theta."""
+    statistic = filter_.statistic
+    if statistic is None or statistic.remainder is None:
+        return jnp.zeros(())
+    x_prev, y = before.x[info.ancestors], missing_where(info.collapsed, y)
+    left_out = jax.vmap(statistic.remainder, in_axes=(0, 0, 0, None, None))(after.theta, x_prev, after.x, y, u)
+    return jnp.exp(after.log_weights) @ left_out

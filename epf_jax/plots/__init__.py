@@ -1,0 +1,28 @@
+"""Pictures of a run, of a fit and of a forecast. Needs matplotlib: `pip install epf_jax[plots]`."""
+
+from epf_jax.plots.base import draw_fan, draw_posterior, draw_reference, draw_truth, finish
+from epf_jax.plots.chains import plot_chains
+from epf_jax.plots.checks import plot_health, plot_predictive
+from epf_jax.plots.fit import plot_fit
+from epf_jax.plots.future import plot_forecast
+from epf_jax.plots.over_time import plot_diagnostics, plot_states, plot_theta
+from epf_jax.plots.overview import plot_overview
+from epf_jax.plots.pairs import plot_pairs
+
+__all__ = [
+    "draw_fan",
+    "draw_posterior",
+    "draw_reference",
+    "draw_truth",
+    "finish",
+    "plot_chains",
+    "plot_diagnostics",
+    "plot_fit",
+    "plot_forecast",
+    "plot_health",
+    "plot_overview",
+    "plot_pairs",
+    "plot_predictive",
+    "plot_states",
+    "plot_theta",
+]

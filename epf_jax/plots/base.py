@@ -1,0 +1,147 @@
+"""What all pictures share: colours, panels, fans, and the series that they draw."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves
+
+FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
+MOST_PANELS = 8
+TRUE = "value that made the data"
+
+
+class Curve(NamedTuple):
+    """One scalar over time: its name, mean and quantiles."""
+
+    name: str
+    mean: np.ndarray
+    quantiles: np.ndarray
+
+
+def curves(summary: Summary, otherwise: str) -> list[Curve]:
+    """Every scalar component of a summary over time."""
+    found = []
+    bands = jax.tree.leaves(summary.quantiles)
+    for (name, mean), quantiles in zip(named_leaves(summary.mean, otherwise), bands, strict=True):
+        mean, quantiles = np.asarray(mean), np.asarray(quantiles)
+        flat, edges = mean.reshape(len(mean), -1), quantiles.reshape(len(mean), -1, quantiles.shape[-1])
+        for j, component in enumerate(component_names(name, mean.shape[1:])):
+            found.append(Curve(component, flat[:, j], edges[:, j]))
+    return found
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, or an error that says how to get it."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'epf_jax[plots]'.") from error
+    return plt
+
+
+def check_levels_kept(results: Any) -> None:
+    """Refuse a run without quantiles, which has no band to draw."""
+    if results.levels.shape[-1] < 2:
+        raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
+
+
+def check_recorded(results: Results, who: str) -> Diagnostics:
+    """The run's diagnostics, or an error where it recorded none."""
+    if results.diagnostics is None:
+        raise ValueError(
+            f"results: {who} draws what epf.run(..., diagnostics=True) records, and this run recorded none."
+        )
+    return results.diagnostics
+
+
+def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> list[Any]:
+    """The numbers of `truth` in the order of the curves, None for each where none was given."""
+    num = sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(like))
+    if truth is None:
+        return [None] * num
+    expected: Any = jax.tree.structure(like)
+    if jax.tree.structure(truth) != expected:
+        raise ValueError(f"truth: expected {what}, {expected}, got {truth!r}.")
+    return [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
+
+
+def observations(y: Any, num: int) -> np.ndarray:
+    """The data as an array with a row for each step."""
+    values = np.asarray(y, float)
+    if values.ndim == 0 or len(values) != num:
+        raise ValueError(f"y: expected the {num} observations of the run, got shape {values.shape}.")
+    return values
+
+
+def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = "filter", color: str = FILTER) -> None:
+    """A posterior over time on one panel: its mean and nested bands between the outermost levels, the next, ..."""
+    levels = np.asarray(levels, float)
+    num_bands = len(levels) // 2
+    for i in range(num_bands):
+        low, high = curve.quantiles[:, i], curve.quantiles[:, len(levels) - 1 - i]
+        name = f"{label}: {levels[-1 - i] - levels[i]:.0%} band"
+        ax.fill_between(t, low, high, color=_tint(color, (i + 1) / (num_bands + 1)), linewidth=0, label=name)
+    ax.plot(t, curve.mean, color=color, linewidth=1.8, label=f"{label}: mean")
+
+
+def _tint(color: str, strength: float) -> Any:
+    """The colour, paler: bands are opaque, so that the legend shows them as they are."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - 0.55 * strength * (1 - channel) for channel in to_rgb(color))
+
+
+def draw_posterior(
+    ax: Any, mean: Any, low: Any, high: Any, *, label: str, band: str = "90%", color: str = FILTER
+) -> None:
+    """A filter's posterior over time on one panel: its mean and its band."""
+    t = np.arange(1, len(mean) + 1)
+    ax.fill_between(t, low, high, color=color, alpha=0.22, linewidth=0, label=f"{label}: {band} band")
+    ax.plot(t, mean, color=color, linewidth=2.2, label=f"{label}: mean")
+
+
+def draw_reference(ax: Any, mean: Any, low: Any, high: Any, *, label: str) -> None:
+    """The exact posterior over time on one panel, dashed: its mean and the ends of its band."""
+    t = np.arange(1, len(mean) + 1)
+    for curve, width in ((mean, 1.5), (low, 1.0), (high, 1.0)):
+        ax.plot(t, curve, color=EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label if curve is mean else None)
+
+
+def draw_truth(ax: Any, value: float, label: str = TRUE) -> None:
+    """A value to compare with, by default the one that made the data."""
+    ax.axhline(value, color=TRUTH, linewidth=1.0, linestyle=":", label=label)
+
+
+def draw_data(ax: Any, t: np.ndarray, y: np.ndarray, label: str = "observed") -> None:
+    """Observations as dots."""
+    ax.plot(t, y, ".", color=DATA, markersize=4, alpha=0.7, label=label)
+
+
+def finish(ax: Any) -> None:
+    """What every panel over time shares."""
+    ax.margins(x=0)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def legend(ax: Any, **options: Any) -> None:
+    """A legend above the panel, in one row, where it hides nothing."""
+    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 5, "borderaxespad": 0.2}
+    ax.legend(**(above | {"frameon": False, "fontsize": 8, "handlelength": 1.4, "columnspacing": 1.2} | options))
+
+
+def finished(figure: Any, axes: Any, along: str, title: str | None) -> Any:
+    """The figure of panels below each other, with what is along their axis and its title."""
+    axes[-1].set_xlabel(along)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.align_ylabels(axes)
+    figure.tight_layout()
+    return figure
+
+
+def column(num: int, height: float = 2.6) -> tuple[Any, Any]:
+    """A figure of panels below each other that share their time axis."""
+    figure, axes = pyplot().subplots(num, 1, figsize=(9, 1 + height * num), sharex=True, squeeze=False)
+    return figure, axes[:, 0]

@@ -1,0 +1,49 @@
+"""Traces and densities of Markov chains over theta."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.chains.base import component_name
+from epf_jax.exact import GridPosterior
+from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot
+
+
+def plot_chains(chains: Any, *, exact: GridPosterior | None = None, truth: Any = None, title: str | None = None) -> Any:
+    """A figure of every parameter's trace, chain by chain, and of its posterior density.
+
+    Args:
+        chains: what `epf.pmmh` or `epf.particle_gibbs` returned.
+        exact: the exact posterior, whose density after the last observation is drawn beside that of the chains.
+        truth: the parameters that made the data, with the prior's structure.
+        title: of the figure.
+    """
+    plt = pyplot()
+    named = [
+        (path, index, np.asarray(draws)[(slice(None), slice(None), *index)])
+        for path, draws in jax.tree_util.tree_leaves_with_path(chains.theta)
+        for index in np.ndindex(np.shape(draws)[2:])
+    ]
+    expected: Any = jax.tree.structure(chains.theta)
+    if truth is not None and jax.tree.structure(truth) != expected:
+        raise ValueError(f"truth: expected the prior's structure, {expected}, got {truth!r}.")
+    truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
+    sizes = {"figsize": (9, 1 + 2.2 * len(named)), "width_ratios": (3, 1), "sharey": "row", "squeeze": False}
+    figure, axes = plt.subplots(len(named), 2, **sizes)
+    for i, ((trace, density), (path, index, draws)) in enumerate(zip(axes, named, strict=True)):
+        for chain in draws:
+            trace.plot(chain, linewidth=0.5, alpha=0.7)
+        density.hist(draws.ravel(), bins=50, density=True, orientation="horizontal", color=FILTER, alpha=0.4)
+        if exact is not None:
+            heights, points = (jax.tree.leaves(tree)[i] for tree in (exact.marginal(), exact.axes))
+            density.plot(heights[-1], points, color=EXACT, linewidth=1.5, label="exact")
+            density.set_ylim(draws.min(), draws.max())
+            density.legend(loc="best", frameon=False, fontsize=9)
+        for ax in (trace, density) if truths else ():
+            draw_truth(ax, truths[i])
+        trace.set_ylabel(component_name(path, index))
+        for ax in (trace, density):
+            finish(ax)
+    axes[-1, 1].set_xlabel("density")
+    return finished(figure, axes[:, 0], "draws after warm-up", title)

@@ -1,0 +1,113 @@
+"""Pictures of trust: did the observations come as predicted, and does the statistic hold?"""
+
+from typing import Any
+
+import numpy as np
+
+from epf_jax.plots.base import (
+    FILTER,
+    MOST_PANELS,
+    check_levels_kept,
+    check_recorded,
+    column,
+    curves,
+    draw_data,
+    draw_fan,
+    finish,
+    finished,
+    legend,
+    observations,
+    pyplot,
+)
+from epf_jax.plots.over_time import draw_descent
+from epf_jax.results import Results, check_one_run, coordinate_names, times
+
+
+def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> Any:
+    """A figure of the one-step-ahead predictive check: the data in their predictive bands, and their PIT.
+
+    The PIT of an observation is the share of its predictive distribution below it. If model and filter are right, its
+    histogram is flat (the grey band holds nine bars in ten) and it shows no pattern over time. A hump says that
+    predictions were too wide, a U that they were too narrow, a slope that they were biased.
+
+    Args:
+        results: a run with `diagnostics=True`.
+        y: the observations.
+        title: of the figure.
+
+    Returns:
+        The matplotlib figure, a row of three panels for each component of y.
+    """
+    check_one_run(results, "plot_predictive")
+    recorded = check_recorded(results, "plot_predictive")
+    check_levels_kept(results)
+    t = times(results)
+    predicted = curves(recorded.y, "y")[:MOST_PANELS]
+    data = observations(y, len(t)).reshape(len(t), -1)
+    pit = np.asarray(recorded.pit).reshape(len(t), -1)
+    num = len(predicted)
+    figure, axes = pyplot().subplots(
+        num, 3, figsize=(13, 0.8 + 2.8 * num), width_ratios=(2.2, 1, 1.3), squeeze=False, layout="constrained"
+    )
+    for row, curve, values, u in zip(axes, predicted, data.T, pit.T, strict=False):
+        draw_predicted(row[0], results, curve, values)
+        draw_pit(row[1], u)
+        row[2].plot(t, u, ".", color=FILTER, markersize=3, alpha=0.6)
+        row[2].set(ylim=(0, 1), ylabel="PIT")
+        for ax in row:
+            finish(ax)
+    legend(axes[0, 0])
+    axes[-1, 0].set_xlabel("observations t")
+    axes[-1, 1].set_xlabel("PIT")
+    axes[-1, 2].set_xlabel("observations t")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def draw_predicted(ax: Any, results: Results, curve: Any, y: np.ndarray | None) -> None:
+    """The one-step-ahead predictive distribution of one component of y on one panel, with the data."""
+    draw_fan(ax, times(results), curve, results.levels, label="predicted")
+    if y is not None:
+        draw_data(ax, times(results), y)
+    ax.set_ylabel(curve.name)
+
+
+def draw_pit(ax: Any, u: np.ndarray) -> None:
+    """The histogram of the PIT of one component, with the band that holds nine bars in ten of a right model's."""
+    u = u[~np.isnan(u)]
+    bins = 20 if len(u) >= 400 else 10
+    expected, sd = len(u) / bins, np.sqrt(len(u) / bins * (1 - 1 / bins))
+    ax.hist(u, bins=bins, range=(0.0, 1.0), color=FILTER, alpha=0.55, edgecolor="white", linewidth=0.5)
+    ax.axhspan(expected - 1.645 * sd, expected + 1.645 * sd, color="#888888", alpha=0.25, linewidth=0)
+    ax.axhline(expected, color="#555555", linewidth=1.0)
+    ax.set_ylabel("observations")
+
+
+def plot_health(results: Results, *, title: str | None = None) -> Any:
+    """A figure of what the statistic and the particles are worth over time.
+
+    Share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out of the
+    log-density so far; how many ancestors the particles have.
+
+    Args:
+        results: a run with `diagnostics=True`.
+        title: of the figure.
+    """
+    check_one_run(results, "plot_health")
+    t, recorded = times(results), check_recorded(results, "plot_health")
+    figure, axes = column(3, 2.2)
+    colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))
+    for name, share, color in zip(coordinate_names(results), np.asarray(recorded.edge).T, colours, strict=True):
+        axes[0].plot(t, share, color=color, linewidth=1.2, label=name)
+    axes[0].set_ylim(-0.002, max(0.05, 1.1 * float(np.max(recorded.edge, initial=0.0))))
+    axes[0].set_ylabel("posterior share\nat the box's edge")
+    if recorded.edge.shape[-1]:
+        legend(axes[0])
+    axes[1].plot(t, np.cumsum(np.asarray(recorded.remainder)), color=FILTER, linewidth=1.4)
+    axes[1].axhline(0.0, color="#555555", linewidth=0.8)
+    axes[1].set_ylabel("Taylor remainder so far\n(log-density)")
+    draw_descent(axes[2], results)
+    for ax in axes:
+        finish(ax)
+    return finished(figure, axes, "observations t", title)

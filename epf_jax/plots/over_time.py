@@ -1,0 +1,162 @@
+"""Pictures along the time axis: parameters, states with the data, and the records of the run."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.exact import GridPosterior
+from epf_jax.plots.base import (
+    EXACT,
+    FILTER,
+    MOST_PANELS,
+    check_levels_kept,
+    column,
+    curves,
+    draw_data,
+    draw_fan,
+    draw_reference,
+    draw_truth,
+    finish,
+    finished,
+    legend,
+    observations,
+    true_values,
+)
+from epf_jax.results import Results, check_one_run, component_names, times
+
+
+def plot_theta(
+    results: Results,
+    *,
+    exact: GridPosterior | None = None,
+    truth: Any = None,
+    title: str | None = None,
+    labels: tuple[str, str] = ("filter", "exact"),
+) -> Any:
+    """A figure of every parameter's posterior over time: mean and bands, with the exact ones and the truth if given.
+
+    Args:
+        results: a run that kept its quantiles.
+        exact: the exact posterior at the same times.
+        truth: the parameters that made the data, with the prior's structure.
+        title: of the figure.
+        labels: how the legend names the filter and the exact posterior.
+
+    Returns:
+        The matplotlib figure.
+    """
+    check_one_run(results, "plot_theta")
+    check_levels_kept(results)
+    found = curves(results.theta, "theta")
+    if not found:
+        raise ValueError("results: the model's prior is empty, so there are no parameters to plot; see plot_states.")
+    truths = true_values(truth, results.theta.mean)
+    references: list[Any] = [None] * len(found) if exact is None else _exact_series(exact, results.levels)
+    figure, axes = column(len(found), 3.2 if len(found) < 3 else 2.2)
+    for ax, curve, reference, value in zip(axes, found, references, truths, strict=True):
+        draw_fan(ax, times(results), curve, results.levels, label=labels[0])
+        if reference is not None:
+            draw_reference(ax, *reference, label=f"{labels[1]}: mean, {_coverage(results)} band")
+        if value is not None:
+            draw_truth(ax, value)
+        ax.set_ylabel(curve.name)
+        finish(ax)
+    legend(axes[0])
+    return finished(figure, axes, "observations t", title)
+
+
+def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title: str | None = None) -> Any:
+    """A figure of the filtered states over time, p(x_t | y_1:t), with the data if given.
+
+    Args:
+        results: a run that kept its quantiles.
+        y: the observations.
+        on_state: whether observations shaped like the state are drawn on the states' panels, as where y is x in noise;
+            otherwise they have panels of their own, above.
+        title: of the figure.
+
+    Returns:
+        The matplotlib figure.
+    """
+    check_one_run(results, "plot_states")
+    check_levels_kept(results)
+    found, t = curves(results.x, "x")[:MOST_PANELS], times(results)
+    data = np.zeros((len(t), 0)) if y is None else observations(y, len(t))
+    named = list(zip(component_names("y", data.shape[1:]), data.reshape(len(t), -1).T, strict=True))[:MOST_PANELS]
+    shared = on_state and data.shape[1:] == results.x.mean.shape[1:]
+    above = [] if shared else named
+    figure, axes = column(len(above) + len(found), 2.4)
+    for ax, (name, values) in zip(axes, above, strict=False):
+        draw_data(ax, t, values)
+        ax.set_ylabel(name)
+    for j, (ax, curve) in enumerate(zip(axes[len(above) :], found, strict=True)):
+        draw_state(ax, results, curve, named[j][1] if shared else None)
+    for ax in axes:
+        finish(ax)
+    legend(axes[len(above)])
+    return finished(figure, axes, "observations t", title)
+
+
+def draw_state(ax: Any, results: Results, curve: Any, y: Any = None) -> None:
+    """One component of the filtered state on one panel, with the data if they are given."""
+    draw_fan(ax, times(results), curve, results.levels)
+    if y is not None:
+        draw_data(ax, times(results), y)
+    ax.set_ylabel(curve.name)
+
+
+def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
+    """A figure of the records of a run: effective sample size, acceptance of theta's moves, evidence, descent.
+
+    The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`.
+    """
+    check_one_run(results, "plot_diagnostics")
+    num, t = results.final.log_weights.shape[-1], times(results)
+    panels: list[tuple[str, Any, Any]] = [
+        (f"effective sample size\n(of {num})", results.ess, (0, 1.02 * num)),
+        ("acceptance of\ntheta's moves", results.acceptance, (0, 1.02)),
+        ("log p(y_t | y_1:t-1)", np.diff(np.asarray(results.log_evidence), prepend=0.0), None),
+    ]
+    recorded = results.history is not None or results.diagnostics is not None
+    figure, axes = column(len(panels) + recorded, 1.9)
+    for ax, (label, values, limits) in zip(axes, panels, strict=False):
+        ax.plot(t, np.asarray(values), color=FILTER, linewidth=1.0)
+        ax.set_ylim(limits)
+        ax.set_ylabel(label)
+    if recorded:
+        draw_descent(axes[-1], results)
+    for ax in axes:
+        finish(ax)
+    return finished(figure, axes, "observations t", title)
+
+
+def draw_descent(ax: Any, results: Results, *, brief: bool = False) -> None:
+    """How many particles have descendants: parents of the next generation, founders, ancestors of the last."""
+    names = ("parents", "founders", "ancestors of the last")
+    if not brief:
+        names = ("parents of each generation", "founders left (counted anew when one is)", f"{names[2]} generation")
+    t = times(results)
+    if results.diagnostics is not None:
+        parents, founders = (np.asarray(a) for a in (results.diagnostics.num_parents, results.diagnostics.num_founders))
+        ax.plot(t, parents, color=FILTER, linewidth=0.8, alpha=0.6, label=names[0])
+        ax.plot(t, founders, color=EXACT, linewidth=1.4, label=names[1])
+    if results.history is not None:
+        counts = results.history.num_distinct_ancestors()
+        ax.plot(t, counts, color="#2a8a57", linewidth=1.4, label=names[2])
+    ax.set_yscale("log")
+    ax.set_ylim(0.8, 1.6 * results.final.log_weights.shape[-1])
+    ax.set_ylabel("distinct\nancestors")
+    legend(ax, fontsize=7 if brief else 8)
+
+
+def _exact_series(exact: GridPosterior, levels):
+    edges = jax.tree.leaves(exact.quantiles((float(levels[0]), float(levels[-1]))))
+    return [
+        (np.asarray(m), np.asarray(q)[:, 0], np.asarray(q)[:, 1])
+        for m, q in zip(jax.tree.leaves(exact.mean), edges, strict=True)
+    ]
+
+
+def _coverage(results: Results) -> str:
+    return f"{float(results.levels[-1] - results.levels[0]):.0%}"

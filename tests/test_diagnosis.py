@@ -1,0 +1,291 @@
+"""What a run records of its own health is right, and every diagnosis is provoked, and silent on a healthy run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+from epf_jax.predictive import probability_integral_transform
+
+KEY, T, N = jax.random.key(1), 120, 400
+
+
+def ar1(observation=lambda theta, x, u: dist.Normal(x, 0.5)):
+    return epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+        observation=observation,
+    )
+
+
+MODEL = ar1()
+FILTER = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1), proposal=epf.bootstrap())
+ADAPTED = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1))  # the proposal looks at the data
+X, Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, T)
+
+
+def looked_at(y, filter_=FILTER):
+    """Every finding of a run that recorded everything, by kind."""
+    found = epf.run(KEY, filter_, y, diagnostics=True).diagnose()
+    assert found.unseen == ()
+    return {finding.kind: finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return epf.run(KEY, ADAPTED, Y, diagnostics=True)
+
+
+# ----------------------------------------------------------------------------------------- what is recorded is right
+
+
+def test_recording_diagnostics_changes_no_number_of_the_filter(healthy):
+    plain = epf.run(KEY, ADAPTED, Y)
+    assert plain.diagnostics is None
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(healthy._replace(diagnostics=None)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    key_init, key_steps = jax.random.split(KEY)
+    state = ADAPTED.init(key_init)
+    for t in range(3):
+        state, _ = ADAPTED.step(jax.random.fold_in(key_steps, t + 1), state, Y[t])
+    assert float(state.log_evidence) == float(healthy.log_evidence[2])
+
+
+@pytest.mark.slow
+def test_a_progress_bar_changes_no_diagnostic(healthy, capsys):
+    shown = epf.run(KEY, ADAPTED, Y, diagnostics=True, progress=True)
+    for a, b in zip(jax.tree.leaves(healthy), jax.tree.leaves(shown), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_many_runs_record_as_one_does(healthy):
+    many = epf.replicate(jnp.stack([KEY, jax.random.key(5)]), ADAPTED, Y, diagnostics=True)
+    np.testing.assert_allclose(many.diagnostics.pit[0], healthy.diagnostics.pit, atol=1e-3)
+    assert many.diagnostics.num_founders.shape == (2, T)
+
+
+def test_the_pit_is_that_of_the_exact_predictive_distribution():
+    known = epf.bootstrap_filter(MODEL, 4000, theta={"phi": 0.8})
+    found = epf.run(KEY, known, Y[:30], diagnostics=True, levels=(0.5,)).diagnostics
+    mean, variance, exact = 0.0, 1.0, []
+    for y in np.asarray(Y[:30], float):  # the Kalman filter
+        mean, variance = 0.8 * mean, 0.64 * variance + 1.0
+        exact.append((mean, np.sqrt(variance + 0.25)))
+        gain = variance / (variance + 0.25)
+        mean, variance = mean + gain * (y - mean), (1 - gain) * variance
+    centre, sd = np.array(exact).T
+    # the filter's mean errs by at most sd / 20 or so with 4000 particles of which a bootstrap filter leaves a tenth at
+    # the worst observation; the normal density is at most 0.4, so the PIT errs by 0.02, and here by less than twice that
+    np.testing.assert_allclose(found.pit, dist.Normal(centre, sd).cdf(np.asarray(Y[:30])), atol=0.04)
+    np.testing.assert_allclose(found.y.mean, centre, atol=0.15)
+    np.testing.assert_allclose(found.y.sd, sd, rtol=0.1)
+
+
+class NoCdf:
+    """A distribution that is not numpyro's: draws and densities, no distribution function."""
+
+    def __init__(self, loc):
+        self.normal = dist.Normal(loc, 0.5)
+
+    def sample(self, key, sample_shape=()):
+        return self.normal.sample(key, sample_shape)
+
+    def log_prob(self, value):
+        return self.normal.log_prob(value)
+
+
+OBSERVATIONS = {
+    "normal": (lambda x: dist.Normal(x, 0.5), 0.3),
+    "no cdf": (NoCdf, 0.3),
+    "vector": (lambda x: dist.Normal(jnp.stack([x, x]), jnp.array([0.5, 1.0])).to_event(1), [0.3, jnp.nan]),
+    "joint": (lambda x: dist.MultivariateNormal(jnp.stack([x, x]), jnp.array([[0.25, 0.3], [0.3, 1.0]])), [0.3, 0.3]),
+    "count": (lambda x: dist.Poisson(jnp.exp(x)), 2),
+}
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_every_kind_of_observation_has_its_pit(name):
+    observation, y = OBSERVATIONS[name]
+    model = ar1(lambda theta, x, u: observation(x))
+    x, log_weights = jnp.array([0.0, 1.0]).repeat(5000), jnp.log(jnp.array([0.25, 0.75]).repeat(5000) / 5000)
+    keys = jax.random.split(jax.random.key(2), x.shape[0])
+    drawn = jax.vmap(lambda key, x: observation(x).sample(key))(keys, x)
+    theta = {"phi": jnp.zeros(x.shape[0])}
+    found = probability_integral_transform(KEY, model, theta, x, drawn, log_weights, jnp.asarray(y), 1)
+
+    def mixture(scale):
+        return float(jnp.array([0.25, 0.75]) @ dist.Normal(jnp.array([0.0, 1.0]), scale).cdf(0.3))
+
+    if name == "count":
+        low, high = (
+            float(jnp.array([0.25, 0.75]) @ dist.Poisson(jnp.exp(jnp.array([0.0, 1.0]))).cdf(k)) for k in (1, 2)
+        )
+        assert low < found < high
+    elif name == "vector":
+        np.testing.assert_allclose(found, [mixture(0.5), jnp.nan], atol=1e-4)
+    elif name == "joint":
+        np.testing.assert_allclose(found, [mixture(0.5), mixture(1.0)], atol=1e-4)  # float32 sums of 10000
+    else:  # ranks among 10000 draws have standard error 0.005; a cdf has none
+        np.testing.assert_allclose(found, mixture(0.5), atol=0.025 if name == "no cdf" else 1e-4)
+
+
+def test_founders_and_parents_are_those_of_the_ancestors_that_were_kept():
+    results = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)
+    recorded, ancestors = results.diagnostics, np.asarray(results.history.ancestors)
+    assert np.any(recorded.num_founders == 1)  # the outlier at t = 21 leaves one path, and counting starts anew
+    for t in range(40):
+        assert recorded.num_parents[t] == len(np.unique(ancestors[t]))
+        lineage = np.arange(N)
+        for generation in range(t, int(recorded.founded[t]) - 1, -1):
+            lineage = ancestors[generation][lineage]
+        assert recorded.num_founders[t] == len(np.unique(lineage))
+
+
+def test_the_remainder_is_what_the_expansion_has_too_much_of():
+    model = epf.models.sinusoid()
+    remainder = epf.taylor(model, 1, centre={"theta": 0.0}).remainder
+    theta, x_prev, x = 0.4, 1.5, 0.2
+    # sin(theta x) is theta x to first order about 0, and both are 0 there
+    expected = -0.5 * (x - theta * x_prev) ** 2 + 0.5 * (x - np.sin(theta * x_prev)) ** 2
+    found = remainder({"theta": theta}, *(jnp.asarray(v) for v in (x_prev, x, 0.1)), 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    linear = epf.taylor(MODEL, 1).remainder({"phi": theta}, *(jnp.asarray(v) for v in (x_prev, x, 0.1)), 1)
+    np.testing.assert_allclose(linear, 0.0, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ diagnoses, and silence
+
+
+def test_a_healthy_run_has_no_findings(healthy):
+    assert healthy.diagnose() == ()
+    assert repr(healthy.diagnose()) == "Nothing found."
+
+
+def test_what_was_not_recorded_is_said_to_be_unseen(healthy):
+    found = healthy._replace(diagnostics=None).diagnose()
+    assert found == ()
+    assert "Not looked at: the predictive check, the statistic's box and remainder, the particles' descent" in repr(
+        found
+    )
+
+
+def test_an_outlier_collapses_the_weights_at_its_observation():
+    found = looked_at(Y.at[60].set(9.0))
+    assert found["weights"].where == "t = 61"
+    assert "at t = 61: a few particles carried all the weight" in found["weights"].message
+    assert "fully_adapted" in found["weights"].advice
+
+
+def test_an_impossible_observation_is_named():
+    bounded = ar1(lambda theta, x, u: dist.Uniform(x - 3.0, x + 3.0))
+    filter_ = epf.storvik_filter(bounded, N, proposal=epf.bootstrap())
+    with pytest.warns(RuntimeWarning, match="zero weight"):
+        found = epf.run(KEY, filter_, Y.at[jnp.array([30, 31])].set(100.0)).diagnose()
+    assert [finding.kind for finding in found] == ["zero weights"]
+    assert found[0].where == "t = 31, 32"
+    assert epf.run(KEY, filter_, Y).diagnose() == ()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (epf.random_walk(1e-4), "the steps are too small to get anywhere"),
+        pytest.param(epf.random_walk(50.0), "theta hardly moves", marks=pytest.mark.slow),
+    ],
+)
+def test_an_acceptance_rate_near_0_or_1_is_found(sampler, message):
+    filter_ = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1), sampler=sampler)
+    found = epf.run(KEY, filter_, Y).diagnose()
+    assert [finding.kind for finding in found] == ["moves of theta"]
+    assert message in found[0].message
+    assert found[0].where == "phi"
+
+
+def test_theta_that_never_moves_is_found_and_exact_draws_are_not(healthy):
+    sir = epf.run(KEY, epf.bootstrap_filter(MODEL, N), Y).diagnose()
+    assert [finding.message.split(":")[0] for finding in sir] == ["theta was never redrawn"]
+    assert healthy._replace(acceptance=jnp.ones(T)).diagnose() == ()  # as of exact draws
+
+
+def test_a_density_that_is_nan_is_found(healthy):
+    found = healthy._replace(num_bad_densities=healthy.num_bad_densities.at[4].set(3)).diagnose()
+    assert [(finding.kind, finding.where) for finding in found] == [("density of theta", "t = 5")]
+
+
+def test_a_parameter_against_its_box_is_found_and_one_inside_it_is_not():
+    box = epf.chebyshev(MODEL, 8, box=({"phi": -0.4}, {"phi": 0.4}), shrink=None)
+    filter_ = epf.extended_parameter_filter(MODEL, N, statistic=box)
+    assert looked_at(Y, filter_)["box"].where.startswith("phi, t = ")
+    inside = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.0}, T)[1]
+    late = epf.run(KEY, filter_, jnp.concatenate([inside] * 3), diagnostics=True).diagnostics.edge[-T:]
+    assert np.max(late) < 0.02  # 360 observations: an sd of 0.05, and the edge lies 7 of them away
+
+
+def test_an_expansion_that_leaves_out_too_much_is_found_and_one_that_leaves_out_little_is_not():
+    model = epf.models.sinusoid(prior_sd=1.0)
+    filter_ = epf.extended_parameter_filter(model, N, statistic=epf.taylor(model, 1))
+    far, near = (epf.simulate(jax.random.key(3), model, {"theta": theta}, T)[1] for theta in (1.2, 0.0))
+    assert "chebyshev" in looked_at(far, filter_)["expansion"].advice
+    assert "expansion" not in looked_at(near, filter_)
+
+
+def test_paths_that_are_one_since_lately_are_found():
+    found = looked_at(Y.at[90].set(30.0))  # one particle explains the outlier best: all others end there
+    generation = int(found["descent"].where.removeprefix("t = "))
+    assert generation >= 90
+    assert f"of t = {generation}, {T - generation} observations before the end" in found["descent"].message
+
+
+def test_descent_is_read_from_the_history_where_there_is_one():
+    kept = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)._replace(diagnostics=None)
+    found = {finding.kind: finding for finding in kept.diagnose()}
+    counts = kept.history.num_distinct_ancestors()
+    assert found["descent"].where == f"t = {np.flatnonzero(counts < 10)[-1] + 1}"
+    assert "the particles' descent" not in kept.diagnose().unseen
+
+
+STEADY = epf.StateSpaceModel(
+    prior={"level": dist.Normal(0.0, 0.1)},
+    initial=lambda theta: dist.Normal(0.0, 0.1),
+    transition=lambda theta, x, u: dist.Normal(0.0, 0.1),
+    observation=lambda theta, x, u: dist.Normal(x + theta["level"], 1.0),
+)
+STEADY_FILTER = epf.bootstrap_filter(STEADY, N)
+NOISE = jax.random.normal(jax.random.key(7), (T,))
+
+
+@pytest.mark.parametrize(
+    ("message", "y"),
+    [
+        ("observations came higher than predicted", NOISE + 1.5),
+        ("observations came lower than predicted", NOISE - 1.5),
+        ("predictions were too narrow", 2.5 * NOISE),
+        ("predictions were too wide", 0.3 * NOISE),
+        ("successive ones agree", 1.2 * jnp.sin(jnp.arange(T) / 8) + 0.5 * NOISE),
+        ("successive ones alternate", 0.8 * (-1.0) ** jnp.arange(T) + 0.5 * NOISE),
+    ],
+)
+def test_predictions_that_miss_are_found_and_said_how(message, y):
+    found = epf.run(KEY, STEADY_FILTER, y, diagnostics=True).diagnose()
+    assert any(finding.kind == "prediction" and message in finding.message for finding in found)
+
+
+def test_predictions_that_hit_are_not_found_and_missing_values_are_passed_over():
+    found = epf.run(KEY, STEADY_FILTER, NOISE.at[::7].set(jnp.nan), diagnostics=True).diagnose()
+    assert "prediction" not in [finding.kind for finding in found]
+
+
+def test_a_batch_of_runs_is_refused_with_the_way_to_take_one(healthy):
+    batch = jax.tree.map(lambda a: a[None], healthy)
+    with pytest.raises(ValueError, match=r"^results: diagnose looks at one run, and these are 1\. Take one"):
+        batch.diagnose()
+
+
+def test_a_finding_reads_as_a_sentence_and_an_advice(healthy):
+    finding = healthy._replace(num_bad_densities=healthy.num_bad_densities.at[4].set(3)).diagnose()
+    assert repr(finding).startswith("1 finding\n- density of theta (t = 5): it was NaN at 3 of the places")
+    assert "\n    Try: epf.chebyshev(model)" in repr(finding)

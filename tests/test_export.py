@@ -1,0 +1,157 @@
+"""Results for other libraries hold the numbers of the run, under names that one can read."""
+
+import sys
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from conformance import vector_theta
+
+import epf_jax as epf
+
+T, N = 12, 64
+MODEL = epf.models.ar1()
+FILTER = epf.bootstrap_filter(MODEL, N)
+Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, T)[1]
+
+
+@pytest.fixture(scope="module")
+def one():
+    return epf.run(jax.random.key(1), FILTER, Y, diagnostics=True)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return epf.replicate(jax.random.split(jax.random.key(2), 3), FILTER, Y)
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    model = vector_theta()
+    y = epf.simulate(jax.random.key(0), model, np.array([0.7, 0.4]), 6)[1]
+    return epf.run(jax.random.key(1), epf.bootstrap_filter(model, 32), y)
+
+
+def test_the_table_has_a_row_for_every_time_and_parameter(one):
+    table = one.to_pandas()
+    assert list(table.columns) == ["t", "parameter", "mean", "sd", "5%", "25%", "50%", "75%", "95%"]
+    assert table["t"].tolist() == list(range(1, T + 1))
+    np.testing.assert_array_equal(table["mean"], one.theta.mean["phi"])
+    np.testing.assert_array_equal(table[["5%", "95%"]], one.theta.quantiles["phi"][:, [0, -1]])
+    assert one.to_pandas(states=True)["parameter"].unique().tolist() == ["phi", "x"]
+
+
+def test_vectors_get_a_row_for_each_component(vectors):
+    table = vectors.to_pandas(states=True)
+    assert table["parameter"].unique().tolist() == ["theta[0]", "theta[1]", "x[0]", "x[1]"]
+    np.testing.assert_array_equal(table.loc[table["parameter"] == "theta[1]", "sd"], vectors.theta.sd[:, 1])
+
+
+def test_many_runs_are_told_apart_by_a_column_and_by_a_dimension(three):
+    table = three.to_pandas()
+    assert table.groupby("run").size().tolist() == [T, T, T]
+    np.testing.assert_array_equal(table.loc[table["run"] == 2, "mean"], three.theta.mean["phi"][2])
+    dataset = three.to_xarray()
+    assert dataset["phi_mean"].dims == ("run", "t")
+    np.testing.assert_array_equal(dataset["phi_mean"], three.theta.mean["phi"])
+
+
+def test_a_run_that_went_on_goes_on_counting(one):
+    more = epf.run(jax.random.key(1), FILTER, Y[:3], state=one.final)
+    assert more.to_pandas()["t"].tolist() == [T + 1, T + 2, T + 3]
+
+
+def test_the_dataset_survives_a_file(one, vectors, tmp_path):
+    import xarray
+
+    for results in (one, vectors):
+        dataset = results.to_xarray()
+        dataset.to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
+        back = xarray.load_dataset(tmp_path / "results.nc", engine="h5netcdf")
+        xarray.testing.assert_equal(back, dataset)
+    dataset = one.to_xarray()
+    assert dataset["phi_quantile"].dims == ("t", "level")
+    np.testing.assert_array_equal(dataset["log_evidence"], one.log_evidence)
+    np.testing.assert_array_equal(dataset["pit"], one.diagnostics.pit)
+    assert dataset.attrs["inference_library"] == "epf_jax"
+
+
+def test_the_table_survives_a_parquet_file(one, tmp_path):
+    import pandas
+
+    one.to_pandas().to_parquet(tmp_path / "results.parquet")
+    pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "results.parquet"), one.to_pandas())
+
+
+def test_arviz_gets_draws_with_the_posteriors_mean_and_sd(one):
+    import arviz
+
+    w, phi = np.arange(1, N + 1) / np.arange(1, N + 1).sum(), np.linspace(-1.0, 1.0, N)
+    uneven = one._replace(final=one.final._replace(log_weights=np.log(w), theta={"phi": phi}))
+    data = uneven.to_arviz(np.asarray(Y))
+    draws = np.asarray(data["posterior"]["phi"])
+    assert draws.shape == (1, N)
+    assert abs(draws.mean() - w @ phi) < 2 / N  # phi in order, picked systematically: off by one spacing at most
+    counts = np.array([(draws == value).sum() for value in phi])
+    assert np.all(np.abs(counts - N * w) < 1 + 1e-3)
+    summary = arviz.summary(data, var_names=["phi"])
+    assert summary.index.tolist() == ["phi"]
+    np.testing.assert_array_equal(data["observed_data"]["y"], Y)
+
+
+def test_runs_are_chains_and_vectors_keep_their_shape(three, vectors):
+    assert three.to_arviz()["posterior"]["phi"].shape == (3, N)
+    posterior = vectors.to_arviz()["posterior"]
+    assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0")
+    assert posterior["x"].shape == (1, 32, 2)
+
+
+def test_arviz_from_1_on_gets_the_tree_that_it_expects(one, monkeypatch):
+    import arviz
+    import xarray
+
+    class ArvizOne:
+        """ArviZ 1 takes an xarray.DataTree with the same groups; its name InferenceData stands for DataTree itself."""
+
+        __version__ = "1.3.0"
+        InferenceData = xarray.DataTree
+
+    usual = one.to_arviz()
+    monkeypatch.setitem(sys.modules, "arviz", ArvizOne)
+    tree = one.to_arviz()
+    assert isinstance(tree, xarray.DataTree)
+    xarray.testing.assert_equal(tree["posterior"].to_dataset(), usual["posterior"])
+    assert isinstance(usual, arviz.InferenceData)
+
+
+def test_what_cannot_be_exported_is_refused_by_name(one, monkeypatch):
+    with pytest.raises(ValueError, match=r"^y: expected the 12 observations of the run, got 3"):
+        one.to_arviz(np.zeros(3))
+    named_x = one._replace(theta=epf.Summary(*({"x": part["phi"]} for part in one.theta)))
+    with pytest.raises(ValueError, match=r"^results: a parameter is called 'x'.*Give the parameter another name"):
+        named_x.to_xarray()
+    with pytest.raises(TypeError, match=r"^results: expected what epf\.run"):
+        epf.Results.to_pandas(3)
+    for library, call in (("pandas", one.to_pandas), ("xarray", one.to_xarray), ("arviz", one.to_arviz)):
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(ImportError, match=rf"to_{library} needs {library}: pip install 'epf_jax\[export\]'"):
+            call()
+
+
+def test_with_nothing_to_learn_the_table_is_empty_and_the_states_are_there():
+    known = epf.StateSpaceModel(
+        {}, lambda t: dist.Normal(0.0, 1.0), lambda t, x, u: dist.Normal(x, 1.0), lambda t, x, u: dist.Normal(x, 1.0)
+    )
+    results = epf.run(jax.random.key(1), epf.bootstrap_filter(known, 16), Y[:3])
+    assert len(results.to_pandas()) == 0
+    assert len(results.to_pandas(states=True)) == 3
+    assert "x_mean" in results.to_xarray()
+
+
+def test_importing_the_library_imports_no_table_and_no_plot():
+    import subprocess
+
+    heavy = ("pandas", "xarray", "arviz", "matplotlib", "statsmodels")
+    code = f"import sys, epf_jax; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,102 @@
+"""Forecasts: the law of the steps to come, given the particles, is known exactly for a linear model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+
+MODEL = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
+NUM, STEPS = 4000, 8
+FILTER = epf.bootstrap_filter(MODEL, NUM)
+Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
+
+
+@pytest.fixture(scope="module")
+def state():
+    final = epf.run(jax.random.key(1), FILTER, Y, levels=()).final
+    uneven = jnp.log(jax.random.uniform(jax.random.key(2), (NUM,), minval=0.2, maxval=1.0))
+    return final._replace(log_weights=uneven - jax.scipy.special.logsumexp(uneven))
+
+
+@pytest.fixture(scope="module")
+def ahead(state):
+    return epf.forecast(jax.random.key(3), FILTER, state, STEPS)
+
+
+def test_mean_and_sd_are_those_of_the_mixture_of_the_particles_own_futures(state, ahead):
+    w, phi, x = (np.asarray(a, float) for a in (jnp.exp(state.log_weights), state.theta["phi"], state.x))
+    for h in range(1, STEPS + 1):
+        # given its phi and x, a particle's x_{t+h} is N(phi^h x, (1 - phi^2h) / (1 - phi^2))
+        centre = phi**h * x
+        variance = np.sum(np.stack([phi ** (2 * k) for k in range(h)]), axis=0)
+        mean = w @ centre
+        sd = np.sqrt(w @ (variance + (centre - mean) ** 2))
+        # standard errors with 4000 particles of uneven weight (worth about 0.9 of them): sd / 60 and sd / 85; five each
+        np.testing.assert_allclose(ahead.x.mean[h - 1], mean, atol=5 * sd / 60)
+        np.testing.assert_allclose(ahead.x.sd[h - 1], sd, rtol=5 / 85)
+        np.testing.assert_allclose(ahead.y.mean[h - 1], mean, atol=5 * np.hypot(sd, 0.5) / 60)
+        np.testing.assert_allclose(ahead.y.sd[h - 1], np.hypot(sd, 0.5), rtol=5 / 85)
+
+
+def test_quantiles_hold_the_share_that_they_say(state, ahead):
+    w, phi, x = (np.asarray(a, float) for a in (jnp.exp(state.log_weights), state.theta["phi"], state.x))
+    below = dist.Normal(phi * x, np.hypot(1.0, 0.5)).cdf(np.asarray(ahead.y.quantiles[0])[:, None]) @ w
+    # the standard error of a share near one half is at most 0.5 / 60; five of them
+    np.testing.assert_allclose(below, ahead.levels, atol=5 * 0.5 / 60)
+
+
+def test_time_goes_on_counting_from_the_state_and_inputs_take_its_place():
+    follows = epf.StateSpaceModel(
+        prior={},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(1.0 * u, 1e-3),
+        observation=lambda theta, x, u: dist.Normal(x, 1e-3),
+    )
+    filter_ = epf.bootstrap_filter(follows, 50)
+    state = filter_.init(jax.random.key(0))._replace(t=jnp.asarray(7))
+    by_time = epf.forecast(jax.random.key(1), filter_, state, 3)
+    assert by_time.t.tolist() == [8, 9, 10]
+    np.testing.assert_allclose(by_time.y.mean, [8, 9, 10], atol=0.01)
+    given = epf.forecast(jax.random.key(1), filter_, state, 3, inputs=jnp.array([5.0, -1.0, 2.0]))
+    np.testing.assert_allclose(given.x.mean, [5, -1, 2], atol=0.01)
+
+
+def test_the_model_serves_as_well_as_its_filter(state, ahead):
+    by_model = epf.forecast(jax.random.key(3), MODEL, state, STEPS)
+    for a, b in zip(jax.tree.leaves(ahead), jax.tree.leaves(by_model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_levels_are_the_callers(state):
+    one = epf.forecast(jax.random.key(3), FILTER, state, STEPS, levels=(0.1,))
+    assert one.y.quantiles.shape == (STEPS, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "call"),
+    [
+        (r"^num_steps: expected a positive whole number, got 0", ValueError, lambda s: epf.forecast(KEY, FILTER, s, 0)),
+        (r"^state: expected the FilterState", TypeError, lambda s: epf.forecast(KEY, FILTER, Y, 3)),
+        (r"^model: expected an epf.StateSpaceModel, got int", TypeError, lambda s: epf.forecast(KEY, 3, s, 3)),
+        (
+            r"^state: expected particles with the model's theta.*Give forecast the filter",
+            ValueError,
+            lambda s: epf.forecast(KEY, MODEL, s._replace(theta={}), 3),
+        ),
+        (
+            r"^inputs: expected one row per observation, 3 rows",
+            ValueError,
+            lambda s: epf.forecast(KEY, FILTER, s, 3, inputs=jnp.zeros(2)),
+        ),
+        (r"^levels: expected quantile levels", ValueError, lambda s: epf.forecast(KEY, FILTER, s, 3, levels=(2.0,))),
+    ],
+)
+def test_what_cannot_be_forecast_is_refused_by_name(state, message, error, call):
+    with pytest.raises(error, match=message):
+        call(state)
+
+
+KEY = jax.random.key(0)
