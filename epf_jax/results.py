@@ -108,6 +108,22 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
     }
 
 
+def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.ndarray]:
+    """Every scalar component of a pytree by its name, such as "noise" or "loadings[0,1]", after leading axes.
+
+    Args:
+        tree: a theta, a state, or a summary of one.
+        num_axes: how many axes come before those of a component: 1 for time.
+        root: the name of what is no dict.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name, leaf = jax.tree_util.keystr(path, simple=True, separator=".") or root, np.asarray(leaf)
+        for index in np.ndindex(leaf.shape[num_axes:]):
+            found[name + (f"[{','.join(map(str, index))}]" if index else "")] = leaf[(..., *index)]
+    return found
+
+
 _SMALL = 64  # numbers; larger arrays are written on their own
 
 

@@ -11,6 +11,7 @@ so a series may be cut anywhere, continued from `results.final` with the same ke
 """
 
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -138,19 +139,31 @@ _apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every):
     """The same scan in equal pieces, a progress bar between them."""
-    num_steps = y.shape[0]
-    size = -(-num_steps // _PROGRESS_CHUNKS)
-    pieces = []
-    with tqdm(total=num_steps, unit="obs", desc="filtering") as bar:
-        for start in range(0, num_steps, size):
-            part = slice(start, start + size)
-            rows = jax.tree.map(lambda a, part=part: a[part], inputs)
-            piece = _scan(filter_, levels, history, remat_every, key_steps, state, y[part], rows)
-            state = jax.block_until_ready(piece.final)
-            pieces.append(piece._replace(final=None, levels=None))
-            bar.update(len(y[part]))
-    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
-    return joined._replace(final=state, levels=jnp.asarray(levels, joined.ess.dtype))
+    options = (levels, history, remat_every)
+    found = []
+    with tqdm(total=y.shape[0], unit="obs", desc="filtering") as bar:
+        for piece in pieces(filter_, options, key_steps, state, y, inputs):
+            found.append(piece._replace(final=None))  # one state of all particles at a time
+            bar.update(len(piece.ess))
+    return join(found)._replace(final=piece.final)
+
+
+def pieces(filter_, options, key_steps, state, y, inputs, size: int | None = None) -> Iterator[Results]:
+    """The results of `run`, piece by piece as they are found; `options` are levels, history and remat_every."""
+    size = -(-y.shape[0] // _PROGRESS_CHUNKS) if size is None else size
+    for start in range(0, y.shape[0], size):
+        part = slice(start, start + size)
+        rows = jax.tree.map(lambda a, part=part: a[part], inputs)
+        piece = _scan(filter_, *options, key_steps, state, y[part], rows)
+        state = jax.block_until_ready(piece.final)
+        yield piece
+
+
+def join(found: list[Results]) -> Results:
+    """The results of one run from those of its pieces."""
+    rows = [piece._replace(final=None, levels=None) for piece in found]
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
+    return joined._replace(final=found[-1].final, levels=found[-1].levels)
 
 
 def check_filter(filter_: Any) -> Filter:

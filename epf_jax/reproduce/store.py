@@ -21,7 +21,13 @@ from epf_jax import files
 from epf_jax.machine import machine
 
 Arrays = dict[str, np.ndarray]
-_PRESENTATION = ("report.py", "plots.py", "cli.py", "claims.py")  # how results look does not change what they are
+_PRESENTATION = (
+    "report.py",
+    "page.py",
+    "plots.py",
+    "cli.py",
+    "claims.py",
+)  # how results look does not change what they are
 
 
 class Unit(NamedTuple):
