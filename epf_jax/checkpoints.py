@@ -1,8 +1,8 @@
-"""Checkpoints: a filter's state in a file, refused by any other filter, and never unpickled.
+r"""Checkpoints: a filter's state in a file, refused by any other filter, and never unpickled.
 
 A file is
 
-    epf_jax checkpoint 1\\n      the format's version
+    epf_jax checkpoint 1\n       the format's version
     8 bytes                      the size of the whole file
     32 bytes                     SHA-256 of everything after them
     8 bytes                      the size of the header
@@ -155,9 +155,8 @@ def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, A
         return
     said = "; ".join(f"{name} was {there.get(name)} and is {here[name]}" for name in differ if name != "program")
     if not set(differ) - {"program", *_VERSIONS}:
-        said = "the model's functions or prior, or an option of the filter, is not what it was" + f"; {said}" * bool(
-            said
-        )
+        changed = "the model's functions or prior, or an option of the filter, is not what it was"
+        said = f"{changed}; {said}" if said else changed
     raise CheckpointError(
         f"{path}: it holds the state of another filter ({said}). It was left as it is. Go on with the model and the "
         "filter that made it, or choose another file."
@@ -198,8 +197,8 @@ def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content
     if there != {name: (dtype.name, shape) for name, (dtype, shape) in kinds.items()}:
         differ = sorted(name for name in there.keys() ^ kinds.keys()) or [n for n in there if there[n] != kinds[n]]
         raise CheckpointError(
-            f"{path}: its arrays are not those of this filter (first difference: {brief(differ[0])}). It was left as it "
-            "is; choose another file."
+            f"{path}: its arrays are not those of this filter (first difference: {differ[0]}). It was left as it is; "
+            "choose another file."
         )
     leaves, start = {}, 0
     for name in there:
@@ -234,12 +233,8 @@ def _to_numpy(leaf: Any) -> np.ndarray:
 
 
 def _from_numpy(array: np.ndarray, like: Any) -> jax.Array:
-    array = array if sys.byteorder == "little" else array.byteswap()
-    return (
-        jax.random.wrap_key_data(jnp.asarray(array), impl=like.dtype._impl.name)
-        if _is_key(like)
-        else jnp.asarray(array)
-    )
+    leaf = jnp.asarray(array if sys.byteorder == "little" else array.byteswap())
+    return jax.random.wrap_key_data(leaf, impl=like.dtype._impl.name) if _is_key(like) else leaf
 
 
 def check_path(path: Any) -> pathlib.Path:

@@ -119,7 +119,7 @@ class LineReader:
             cells = _json(text)
         else:
             cells = _csv(text)
-            if first and not any(_looks_like_a_number(cell) for cell in cells):
+            if first and _is_header(cells):
                 self._take_header(cells)
                 return None
         return self._observation(cells)
@@ -185,20 +185,24 @@ def _csv(text: str) -> list[str]:
     return cells
 
 
-def _looks_like_a_number(cell: str) -> bool:
+def _is_header(cells: list[str]) -> bool:
+    """Whether no cell is a number and some are words; the first column of a table with an index may have no name."""
+    return not any(map(_is_number, cells)) and any(cell.strip().lower() not in _MISSING for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
     try:
-        as_number(cell)
-    except ValueError as error:
-        return "infinite" in str(error)
+        float(cell)
+    except ValueError:
+        return False
     return True
 
 
 def _cell(cells: Any, name: str) -> Any:
     if isinstance(cells, dict):
         if name not in cells:
-            raise LineError(
-                f"it has no {name!r}, only {brief(', '.join(map(str, cells)))}; write null where it is missing"
-            )
+            there = brief(", ".join(map(str, cells)))
+            raise LineError(f"it has no {name!r}, only {there}; write null where it is missing")
         return cells[name]
     if not name.isdecimal() or not 1 <= int(name) <= len(cells):
         raise LineError(

@@ -31,8 +31,10 @@ td.yes, td.partly, td.no { border-left: 4px solid; padding-left: 0.6rem; }
 td.yes { border-left-color: #2a8f5a; } td.partly { border-left-color: #c9a227; } td.no { border-left-color: #c43c39; }
 nav { display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; }
 @media (max-width: 40rem) { body { padding: 1rem; font-size: 15px; } h1 { font-size: 1.35rem; }
-  table { font-size: 0.8rem; } .claims th, .claims td { display: block; border-bottom: 0; padding: 0.1rem 0 0.1rem 0.6rem; }
-  .claims thead { display: none; } .claims tr { display: block; border-bottom: 1px solid var(--line); padding: 0.5rem 0; } }
+  table { font-size: 0.8rem; }
+  .claims th, .claims td { display: block; border-bottom: 0; padding: 0.1rem 0 0.1rem 0.6rem; }
+  .claims thead { display: none; }
+  .claims tr { display: block; border-bottom: 1px solid var(--line); padding: 0.5rem 0; } }
 """
 
 

@@ -11,7 +11,7 @@ so a series may be cut anywhere, continued from `results.final` with the same ke
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -139,13 +139,14 @@ _apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every):
     """The same scan in equal pieces, a progress bar between them."""
-    options = (levels, history, remat_every)
-    found = []
-    with tqdm(total=y.shape[0], unit="obs", desc="filtering") as bar:
-        for piece in pieces(filter_, options, key_steps, state, y, inputs):
-            found.append(piece._replace(final=None))  # one state of all particles at a time
-            bar.update(len(piece.ess))
-    return join(found)._replace(final=piece.final)
+
+    def shown():
+        with tqdm(total=y.shape[0], unit="obs", desc="filtering") as bar:
+            for piece in pieces(filter_, (levels, history, remat_every), key_steps, state, y, inputs):
+                bar.update(len(piece.ess))
+                yield piece
+
+    return join(shown())
 
 
 def pieces(filter_, options, key_steps, state, y, inputs, size: int | None = None) -> Iterator[Results]:
@@ -159,11 +160,14 @@ def pieces(filter_, options, key_steps, state, y, inputs, size: int | None = Non
         yield piece
 
 
-def join(found: list[Results]) -> Results:
-    """The results of one run from those of its pieces."""
-    rows = [piece._replace(final=None, levels=None) for piece in found]
+def join(found: Iterable[Results]) -> Results:
+    """The results of one run from those of its pieces, of whose states only the last is kept."""
+    rows: list[Any] = []
+    none: Any = None
+    for piece in found:
+        rows.append(piece._replace(final=none, levels=none))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
-    return joined._replace(final=found[-1].final, levels=found[-1].levels)
+    return joined._replace(final=piece.final, levels=piece.levels)
 
 
 def check_filter(filter_: Any) -> Filter:

@@ -25,9 +25,7 @@ def seconds_per_step(filter_, y, num_runs: int = 1) -> float:
 def measure(label, filter_, y):
     for series in (y[:SHORT], y):
         seconds_per_step(filter_, series)  # compile
-    turns = [
-        (seconds_per_step(filter_, y[:SHORT], LONG // SHORT), seconds_per_step(filter_, y)) for _ in range(REPEATS)
-    ]
+    turns = [(seconds_per_step(filter_, y[:SHORT], LONG // SHORT), seconds_per_step(filter_, y)) for _ in range(REPEATS)]
     short, long = (statistics.median(times) for times in zip(*turns, strict=True))
     ratio = statistics.median(long / short for short, long in turns)
     return {

@@ -1,7 +1,7 @@
 """What an experiment shows: figures, tables, and the paper's claims with a verdict each."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from epf_jax.page import Figure, Table
 from epf_jax.reproduce.cases import Size
