@@ -10,6 +10,8 @@ The README shows the rest; every public name is listed in `__all__`.
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
+from epf_jax.checkpoints import CheckpointError, load, save
+from epf_jax.data import Panel, Series, from_table, panel
 from epf_jax.devices import across_devices, islands
 from epf_jax.differentiable import soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
@@ -45,13 +47,16 @@ from epf_jax.statistics import (
 from epf_jax.sweep import sweep
 
 __all__ = [
+    "CheckpointError",
     "Filter",
     "FilterState",
     "Fit",
     "History",
+    "Panel",
     "Proposal",
     "Results",
     "Sampler",
+    "Series",
     "StateSpaceModel",
     "Statistic",
     "StepInfo",
@@ -68,20 +73,24 @@ __all__ = [
     "exact",
     "extended_parameter_filter",
     "fit",
+    "from_table",
     "frozen",
     "fully_adapted",
     "grid_sampler",
     "guided",
     "islands",
     "liu_west_filter",
+    "load",
     "models",
     "multinomial",
+    "panel",
     "parameter_filter",
     "plots",
     "random_walk",
     "replicate",
     "residual",
     "run",
+    "save",
     "scale_mixture",
     "separable",
     "simulate",

@@ -12,8 +12,10 @@ empty cell, NA, NaN, null or none. A line without a header may have its columns 
 """
 
 import csv
+import decimal
 import json
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +62,7 @@ def as_number(value: Any) -> float:
             number = float(text)
         except ValueError as error:
             raise ValueError(f"{brief(value)} is not a number") from error
-    elif isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+    elif isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | decimal.Decimal | np.number):
         raise ValueError(f"{brief(value)} is not a number")
     else:
         try:

@@ -50,7 +50,8 @@ def run(
     Args:
         key: a JAX random key.
         filter_: the filter.
-        y: observations, time along the first axis. NaN is a missing value, per component.
+        y: observations, time along the first axis: an array, or a DataFrame of pandas or polars with a column for each
+            component (`epf.from_table` chooses columns). NaN is a missing value, per component.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
         state: where to go on from, usually `results.final` of an earlier run; the prior by default. With the same key,
             two runs over two halves of a series equal one over the whole.
