@@ -137,8 +137,7 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
                 "seconds": f"{seconds[name]:.1f}",
             }
         )
-    rows += [{"method": name, "log-evidence": f"not for this model: {why}"} for name, why in refused.items()]
-    note = (
+    note = "".join(f"{name} is not for this model: {why} " for name, why in refused.items()) + (
         "Log score: the mean of log p(y_t | y_1:t-1), one step ahead; higher is better. Its difference to the best "
         "comes with a standard error over the observations. These are estimates from particles: compare seeds, too."
     )
@@ -147,12 +146,9 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
 
 def side_by_side(found: dict[str, Results]) -> Table:
     """Every method's posterior of every parameter after the last observation."""
-    rows: dict[str, dict[str, Any]] = {}
-    for method, results in found.items():
-        for row in posterior(results).rows:
-            cell = f"{row['mean']} +- {row['sd']} [{row['5%']}, {row['95%']}]"
-            rows.setdefault(row["parameter"], {"parameter": row["parameter"]})[method] = cell
-    return Table("Posteriors: mean +- sd [5%, 95%]", list(rows.values()))
+    each = [{"parameter": row["parameter"], "method": m, **row} for m, r in found.items() for row in posterior(r).rows]
+    order = list(dict.fromkeys(row["parameter"] for row in each))
+    return Table("Posteriors", sorted(each, key=lambda row: order.index(row["parameter"])))
 
 
 def _stacked(found: dict[str, Results], series: Series) -> dict[str, np.ndarray]:

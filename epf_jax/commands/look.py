@@ -6,8 +6,10 @@ in `findings`.
 
 import warnings
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
+import jax
 import numpy as np
 
 from epf_jax.data import Series
@@ -37,14 +39,13 @@ def figures(results: Results, series: Series) -> list[Figure]:
 
 def comparison(found: Mapping[str, Results]) -> list[Figure]:
     """The pictures of several methods on the same data."""
-    return [
-        Figure("compare-theta", "Posterior of each parameter over time: mean and 90% band.", lambda: _thetas(found)),
-        Figure(
-            "compare-evidence",
-            "Log-evidence of each method less that of the first, over time: a method that predicts better rises.",
-            lambda: _evidence(found),
-        ),
-    ]
+    evidence = "Log-evidence of each method less that of the first, over time: a method that predicts better rises."
+    pictures = [Figure("compare-evidence", evidence, lambda: _evidence(found))]
+    names = list(dict.fromkeys(name for results in found.values() for name in scalars(results.theta.mean, 1)))
+    if names:
+        caption = "Posterior of each parameter over time: mean and 90% band."
+        pictures.insert(0, Figure("compare-theta", caption, lambda: _thetas(found, names)))
+    return pictures
 
 
 def findings(results: Results) -> list[str]:
@@ -55,13 +56,12 @@ def findings(results: Results) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def _thetas(found: Mapping[str, Results]) -> Any:
+def _thetas(found: Mapping[str, Results], names: list[str]) -> Any:
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(name for results in found.values() for name in scalars(results.theta.mean, 1)))
-    figure, axes = plt.subplots(max(1, len(names)), 1, figsize=(9, 1 + 3.2 * len(names)), sharex=True, squeeze=False)
-    for ax, name in zip(axes[:, 0], names, strict=False):
-        for colour, (method, results) in zip(_COLOURS, found.items(), strict=False):
+    figure, axes = plt.subplots(len(names), 1, figsize=(9, 1 + 3.2 * len(names)), sharex=True, squeeze=False)
+    for ax, name in zip(axes[:, 0], names, strict=True):
+        for colour, (method, results) in zip(cycle(_COLOURS), found.items(), strict=False):
             mean = scalars(results.theta.mean, 1)
             low, high = (scalars(_level(results.theta.quantiles, i), 1) for i in (0, -1))
             if name in mean:
@@ -79,7 +79,7 @@ def _evidence(found: Mapping[str, Results]) -> Any:
 
     figure, ax = plt.subplots(figsize=(9, 3.6))
     first = np.asarray(next(iter(found.values())).log_evidence)
-    for colour, (method, results) in zip(_COLOURS, found.items(), strict=False):
+    for colour, (method, results) in zip(cycle(_COLOURS), found.items(), strict=False):
         ax.plot(np.arange(1, len(first) + 1), np.asarray(results.log_evidence) - first, color=colour, label=method)
     ax.set_xlabel("observations t")
     ax.set_ylabel("log-evidence less\nthat of the first")
@@ -90,6 +90,4 @@ def _evidence(found: Mapping[str, Results]) -> Any:
 
 
 def _level(quantiles: Any, i: int) -> Any:
-    import jax
-
     return jax.tree.map(lambda leaf: leaf[..., i], quantiles)

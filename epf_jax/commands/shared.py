@@ -20,6 +20,7 @@ from epf_jax.page import Table
 
 app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
 console = Console()
+_WIDTH = 160  # characters of a table that goes to a file or a pipe
 
 Target = Annotated[
     str,
@@ -110,7 +111,7 @@ def show(table: Table) -> None:
         printed.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in table.rows:
         printed.add_row(*(str(row.get(column, "")) for column in columns))
-    console.print(printed)
+    console.print(printed, width=None if console.is_terminal else _WIDTH)
     if table.note:
         console.print(table.note, style="dim", highlight=False)
 
