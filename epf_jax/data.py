@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.checks import brief
-from epf_jax.tables import columns_of, complete, count_of, numbers_of, plain
+from epf_jax.tables import columns_of, complete, count_of, listed, numbers_of, plain
 from epf_jax.times import RowName, time_steps
 
 STEP = "dt"  # the input that a time column becomes
@@ -114,7 +113,7 @@ def series_of(
     for argument, names in (("columns", chosen), ("inputs", inputs), ("time", () if time is None else (str(time),))):
         for name in names:
             if name not in table:
-                raise ValueError(f"{argument}: the table has no column {name!r}; it has {brief(', '.join(table))}.")
+                raise ValueError(f"{argument}: the table has no column {name!r}; it has {listed(table)}.")
     if not chosen or not len(next(iter(table.values()))):
         raise ValueError(f"table: expected observations, got a table without {'columns' if not chosen else 'rows'}.")
     if time is None and (unit is not None or start is not None):
@@ -182,7 +181,7 @@ def _parts(tables: Any, by: str | None) -> dict[str, Any]:
     if by is not None:
         table = columns_of(tables)
         if by not in table:
-            raise ValueError(f"by: the table has no column {by!r}; it has {brief(', '.join(table))}.")
+            raise ValueError(f"by: the table has no column {by!r}; it has {listed(table)}.")
         groups = [str(value) for value in plain(table[by])]
         rest = {name: plain(column) for name, column in table.items() if name != by}
         which = {group: np.array([g == group for g in groups]) for group in dict.fromkeys(groups)}
@@ -215,7 +214,7 @@ def shaped(y: np.ndarray, columns: Sequence[str], shape: tuple[int, ...] | None,
     if math.prod(shape) != len(columns):
         raise ValueError(
             f"{argument}: the model observes {count_of(math.prod(shape), 'number')} a time (shape {shape}), got "
-            f"{count_of(len(columns), 'column')}: {brief(', '.join(columns))}. Choose those that the model observes, "
+            f"{count_of(len(columns), 'column')}: {listed(columns)}. Choose those that the model observes, "
             "in its order."
         )
     return y.reshape(len(y), *shape)

@@ -56,12 +56,12 @@ def as_number(value: Any) -> float:
         text = value.strip()
         if text.lower() in _MISSING:
             return math.nan
-        if "_" in text:  # which Python reads as 1_000
-            raise ValueError(f"{brief(value)} is not a number")
         try:
-            number = float(text)
-        except ValueError as error:
-            raise ValueError(f"{brief(value)} is not a number") from error
+            number = float(text) if "_" not in text else None  # Python reads 1_000
+        except ValueError:
+            number = None
+        if number is None:
+            raise ValueError(f"{brief(text)} is not a number")
     elif isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | decimal.Decimal | np.number):
         raise ValueError(f"{brief(value)} is not a number")
     else:

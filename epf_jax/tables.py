@@ -2,7 +2,7 @@
 
 import csv
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ def columns_of(table: Any) -> dict[str, Any]:
     elif is_table(table) and hasattr(table, "columns"):
         names = [str(name) for name in table.columns]
         if len(set(names)) < len(names):
-            raise ValueError(f"table: a column's name stands twice, in {brief(', '.join(names))}. Rename one.")
+            raise ValueError(f"table: a column's name stands twice, in {listed(names)}. Rename one.")
         columns = {str(name): table[name] for name in table.columns}
     elif getattr(getattr(table, "dtype", None), "names", None):  # NumPy's structured arrays
         columns = {name: table[name] for name in table.dtype.names}
@@ -63,7 +63,7 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
         raise ValueError(f"{path}: expected a line of column names and then rows, got {count_of(len(rows), 'line')}.")
     names = [name.strip() for name in rows[0]]
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: a column's name stands twice in line 1: {brief(', '.join(names))}.")
+        raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
@@ -102,6 +102,12 @@ def complete(values: np.ndarray, name: str, row: RowName) -> np.ndarray:
 def plain(column: Any) -> np.ndarray:
     """A column as a NumPy array; numbers with gaps may come as objects."""
     return np.asarray(column) if is_table(column) or isinstance(column, np.ndarray) else np.array(list(column), object)
+
+
+def listed(names: Iterable[Any]) -> str:
+    """The names, as many as fit a line."""
+    written = ", ".join(map(str, names))
+    return written if len(written) <= 120 else f"{written[:117]}..."
 
 
 def count_of(count: int, noun: str) -> str:
