@@ -223,7 +223,7 @@ def _kind(leaf: Any) -> tuple[np.dtype, tuple[int, ...]]:
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:
-    if not leaf.is_fully_addressable:
+    if not getattr(leaf, "is_fully_addressable", True):
         raise CheckpointError(
             "state: its particles lie on devices of other processes, and a checkpoint is written by one. Gather them "
             "first, by jax.experimental.multihost_utils.process_allgather."

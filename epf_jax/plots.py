@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from epf_jax.exact import GridPosterior
-from epf_jax.results import Results
+from epf_jax.results import Results, log_scores
 
 _FILTER, _EXACT, _TRUTH = "#1f5fa8", "#d1662a", "#333333"
 
@@ -92,7 +92,7 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
     panels: tuple[tuple[str, Any, Any], ...] = (
         (f"effective sample size\n(of {num_particles})", results.ess, (0, num_particles)),
         ("acceptance of\ntheta's moves", results.acceptance, (0, 1.02)),
-        ("log p(y_t | y_1:t-1)", np.diff(np.asarray(results.log_evidence), prepend=0.0), None),
+        ("log p(y_t | y_1:t-1)", log_scores(results), None),
     )
     figure, axes = plt.subplots(len(panels), 1, figsize=(9, 6.5), sharex=True)
     for ax, (label, values, limits) in zip(axes, panels, strict=True):

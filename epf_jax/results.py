@@ -92,6 +92,12 @@ def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[flo
     return Summary(pick(0), pick(1), jax.tree.map(lambda leaf: quantiles(leaf, log_weights, at), particles))
 
 
+def log_scores(results: Results) -> np.ndarray:
+    """One-step log scores log p(y_t | y_1:t-1); NaN after a step of no evidence, where they cannot be told."""
+    with np.errstate(invalid="ignore"):
+        return np.diff(np.asarray(results.log_evidence, float), prepend=0.0)
+
+
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
     """One step's row of `Results`."""
     return {

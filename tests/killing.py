@@ -39,7 +39,7 @@ class Told:
     """What the feeder was told: the lines by t, and how often it was told otherwise."""
 
     def __init__(self):
-        self.lines, self.num_kills, self.num_early, self.num_torn, self.num_ahead = {}, 0, 0, 0, 0
+        self.lines, self.num_kills, self.num_before, self.num_torn, self.num_ahead = {}, 0, 0, 0, 0
 
     def take(self, line):
         resumed = line.pop("resumed", None)
@@ -48,51 +48,63 @@ class Told:
         return resumed
 
 
-def live_once(told, arguments, values, moment, after):
-    """One life of the process: fed from where it says it stands, killed `moment` seconds after it starts or answers."""
-    acknowledged = max(told.lines, default=0)
+def live_once(told, arguments, values, kill):
+    """One life of the process: fed from where it says it stands, and killed as `kill` says.
+
+    Args:
+        told: what it has told so far.
+        arguments: of the command.
+        values: all observations.
+        kill: (number of lines to wait for, seconds to wait after that), or None to let it live.
+    """
+    acknowledged, num_lines, feeder = max(told.lines, default=0), 0, None
     process = start(*arguments)
-    if after == "start":
-        kill = threading.Timer(moment, process.kill)
-        kill.start()
-    first = process.stdout.readline()
-    if first.endswith("\n"):
-        line = json.loads(first)
+
+    def kill_if_due():
+        if kill is not None and num_lines == kill[0]:
+            threading.Timer(kill[1], process.kill).start()
+
+    kill_if_due()
+    for text in process.stdout:
+        if not text.endswith("\n"):
+            told.num_torn += 1  # the line was being written
+            continue
+        line = json.loads(text)
         told.take(line)
-        assert line["t"] >= acknowledged, "an acknowledged observation was lost"
-        told.num_ahead += line["t"] > acknowledged
-        feeder = threading.Thread(target=feed, args=(process, values[line["t"] :]))
-        feeder.start()
-        if after == "answer":
-            kill = threading.Timer(moment, process.kill)
-            kill.start()
-        for text in process.stdout:
-            if text.endswith("\n"):
-                told.take(json.loads(text))
-            else:
-                told.num_torn += 1
-        feeder.join()
-    else:
-        told.num_early += 1
+        if feeder is None:
+            assert line["t"] >= acknowledged, "an acknowledged observation was lost"
+            told.num_ahead += line["t"] > acknowledged
+            feeder = threading.Thread(target=feed, args=(process, values[line["t"] :]))
+            feeder.start()
+        num_lines += 1
+        kill_if_due()
     code = process.wait()
+    assert code == (0 if kill is None else -9)
+    told.num_kills += code == -9
+    told.num_before += code == -9 and num_lines < 2
+    if feeder is not None:
+        feeder.join()
     process.stdout.close()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    if after is not None:
-        kill.cancel()
-        told.num_kills += code == -9
-    else:
-        assert code == 0
-    return told
 
 
 def hammer(arguments, values, num_kills, seed, spare=20):
-    """Kill the process so many times at random moments, a fifth of them while it starts; then let it live and end."""
+    """Kill the process so many times at random moments; then let it live, and end its input.
+
+    One in five dies while it starts or compiles, before it has counted anything; the others after some answers, at a
+    random moment of the few milliseconds that it takes to count, keep and answer one more.
+    """
     chance, told, begin = random.Random(seed), Told(), time.monotonic()
-    while told.num_kills < num_kills:
+    for _ in range(num_kills):
         early = chance.random() < 0.2
-        live_once(told, arguments, values, chance.uniform(0, 2.5 if early else 0.3), "start" if early else "answer")
-        assert max(told.lines, default=0) < len(values), "the observations ran out; give more of them"
-    live_once(told, arguments, values[: max(told.lines) + spare], 0, None)
+        kill = (
+            (chance.randint(0, 1), chance.uniform(0, 2.5))
+            if early
+            else (chance.randint(2, 30), chance.uniform(0, 0.05))
+        )
+        live_once(told, arguments, values, kill)
+        assert max(told.lines, default=0) < len(values) - spare, "the observations ran out; give more of them"
+    live_once(told, arguments, values[: max(told.lines) + spare], None)
     told.seconds = time.monotonic() - begin
     return told

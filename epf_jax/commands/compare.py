@@ -37,7 +37,7 @@ from epf_jax.commands.targets import filter_for, target_of
 from epf_jax.data import Series
 from epf_jax.filters import Filter
 from epf_jax.page import Table
-from epf_jax.results import Results
+from epf_jax.results import Results, log_scores
 
 
 @app.command("compare")
@@ -119,12 +119,12 @@ def _run_all(
 def scores(found: dict[str, Results], series: Series, seconds: dict[str, float], refused: dict[str, str]) -> Table:
     """How well each method predicted each observation from those before it."""
     seen = ~np.isnan(series.y.reshape(len(series.y), -1)).all(axis=1)
-    log_scores = {name: np.diff(np.asarray(r.log_evidence, float), prepend=0.0)[seen] for name, r in found.items()}
+    by_method = {name: log_scores(results)[seen] for name, results in found.items()}
     best = max(found, key=lambda name: found[name].log_evidence[-1])
     rows: list[dict[str, Any]] = []
     for name, results in found.items():
-        each = log_scores[name]
-        less = each - log_scores[best]
+        each = by_method[name]
+        less = each - by_method[best]
         error = less.std(ddof=1) / np.sqrt(len(less)) if len(less) > 1 else np.nan
         rows.append(
             {

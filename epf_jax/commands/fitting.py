@@ -11,7 +11,7 @@ import numpy as np
 
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
 from epf_jax.data import Series, series_of, shaped
-from epf_jax.filters import Filter
+from epf_jax.filters import Filter, FilterState
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
@@ -20,6 +20,7 @@ from epf_jax.tables import read_csv
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
 _KIND = "fit"
+_MOST, _SHORTEST = 50, 50  # pieces of a series, observations of a piece: a checkpoint costs, too
 _NONE: Any = None
 
 
@@ -64,23 +65,26 @@ def filter_series(
     advance(done)
 
     def found() -> Iterator[Results]:
-        so_far = [] if begun is None else [begun]
-        yield from so_far
+        rows = [] if begun is None else [_rows(begun)]
+        yield from [] if begun is None else [begun]
         rest = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
-        for piece in pieces(filter_, _OPTIONS, key_steps, state, *rest) if done < len(y) else ():
+        size = max(_SHORTEST, -(-len(y) // _MOST))
+        for piece in pieces(filter_, _OPTIONS, key_steps, state, *rest, size) if done < len(y) else ():
             if checkpoint is not None:
-                so_far = [join([*so_far, piece])]
-                _keep(checkpoint, filter_, so_far[0], y, inputs, seed)
+                rows = [jax.tree.map(lambda *parts: np.concatenate(parts), *rows, jax.device_get(_rows(piece)))]
+                _keep(checkpoint, filter_, piece.final, rows[0], y, inputs, seed)
             advance(len(piece.ess))
             yield piece
 
     return join(found())
 
 
-def _keep(path: pathlib.Path, filter_: Filter, results: Results, y: Any, inputs: Any, seed: int) -> None:
-    num = len(results.ess)
+def _keep(
+    path: pathlib.Path, filter_: Filter, state: FilterState, rows: Results, y: Any, inputs: Any, seed: int
+) -> None:
+    num = len(rows.ess)
     notes = {"kind": _KIND, "seed": seed, "t": num, "data": _digest(y, inputs, num)}
-    write_checkpoint(path, filter_, (results.final, _rows(results)), notes)
+    write_checkpoint(path, filter_, (state, rows), notes)
 
 
 def _begun(path: pathlib.Path, filter_: Filter, y: Any, inputs: Any, seed: int) -> Results:

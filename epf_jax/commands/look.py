@@ -80,7 +80,9 @@ def _evidence(found: Mapping[str, Results]) -> Any:
     figure, ax = plt.subplots(figsize=(9, 3.6))
     first = np.asarray(next(iter(found.values())).log_evidence)
     for colour, (method, results) in zip(cycle(_COLOURS), found.items(), strict=False):
-        ax.plot(np.arange(1, len(first) + 1), np.asarray(results.log_evidence) - first, color=colour, label=method)
+        with np.errstate(invalid="ignore"):  # no difference of two evidences of zero
+            less = np.asarray(results.log_evidence) - first
+        ax.plot(np.arange(1, len(first) + 1), less, color=colour, label=method)
     ax.set_xlabel("observations t")
     ax.set_ylabel("log-evidence less\nthat of the first")
     ax.legend(loc="best", frameon=False, fontsize=9)

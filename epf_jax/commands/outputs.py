@@ -11,7 +11,7 @@ from epf_jax.data import Series
 from epf_jax.files import write_atomically
 from epf_jax.machine import machine
 from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
-from epf_jax.results import Results, scalars
+from epf_jax.results import Results, log_scores, scalars
 
 
 def prepare(output: pathlib.Path) -> None:
@@ -45,8 +45,7 @@ def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]
         for part, tree in parts.items():
             for name, values in scalars(tree, 1, root).items():
                 found[f"{root}.{name}.{part}" if name != root else f"{root}.{part}"] = values
-    log_evidence = np.asarray(results.log_evidence)
-    found |= {"log_evidence": log_evidence, "log_score": np.diff(log_evidence, prepend=0.0)}
+    found |= {"log_evidence": np.asarray(results.log_evidence), "log_score": log_scores(results)}
     for name in ("ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed"):
         found[name] = np.asarray(getattr(results, name))
     return found
