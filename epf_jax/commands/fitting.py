@@ -67,9 +67,9 @@ def filter_series(
     def found() -> Iterator[Results]:
         rows = [] if begun is None else [_rows(begun)]
         yield from [] if begun is None else [begun]
-        rest = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
+        rest_y, rest_inputs = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
         size = max(_SHORTEST, -(-len(y) // _MOST))
-        for piece in pieces(filter_, _OPTIONS, key_steps, state, *rest, size) if done < len(y) else ():
+        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest_y, rest_inputs, size) if done < len(y) else ():
             if checkpoint is not None:
                 rows = [jax.tree.map(lambda *parts: np.concatenate(parts), *rows, jax.device_get(_rows(piece)))]
                 _keep(checkpoint, filter_, piece.final, rows[0], y, inputs, seed)
