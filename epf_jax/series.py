@@ -84,8 +84,8 @@ def check_lengths(y: Any) -> None:
     if len(set(lengths)) > 1:
         raise ValueError(
             f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
-            "compiled program are equally long: epf.panel(y) pads the shorter ones at the end with NaN, which are "
-            "missing values, and panel.last reads results at each one's own last observation."
+            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
+            "and read their results at their own last observation. epf.panel(y) does both."
         )
 
 
