@@ -134,10 +134,15 @@ class LineReader:
         lacking = [name for name in wanted if name not in names]
         if lacking:
             raise HeaderError(f"the header has no column {lacking[0]!r}; it has {', '.join(names)}")
+        if not self._columns and len(names) - len(wanted) != self._size:
+            raise HeaderError(
+                f"the model observes {_numbers(self._size)}, and the header names {', '.join(names)}; choose --columns"
+            )
         self.header = names
 
     def _observation(self, cells: Any) -> Observation:
-        if isinstance(cells, list) and self.header is not None:
+        ordered = isinstance(cells, list)
+        if ordered and self.header is not None:
             if len(cells) != len(self.header):
                 raise LineError(f"it has {len(cells)} cells, and the header {len(self.header)}")
             cells = dict(zip(self.header, cells, strict=True))
@@ -146,6 +151,8 @@ class LineReader:
         for name, value in (u or {}).items():
             if math.isnan(value):
                 raise LineError(f"the input {name!r} is missing; the model needs every input")
+        if not ordered and not self._columns and self._size > 1:
+            raise LineError("an object has no order; name the columns that are observed, in the model's order")
         named = {name: _cell(cells, name) for name in self._columns} or self._rest(cells)
         if len(named) != self._size:
             raise LineError(f"it has {_numbers(len(named))}, and the model observes {_numbers(self._size)}")

@@ -236,6 +236,7 @@ def test_wrong_data_are_told_with_their_line(folder, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_warnings_of_a_run_stand_in_the_summary_and_in_the_report(folder, tmp_path):
     values = [*Y.tolist()[:5], 1e30, *Y.tolist()[5:19]]
     (tmp_path / "outlier.csv").write_text("y\n" + "".join(f"{value!r}\n" for value in values))
@@ -295,12 +296,14 @@ def stream(folder, given, *options, name="filter_"):
 @pytest.mark.parametrize(
     "form",
     [
-        lambda values: "".join(f"{value!r}\n" for value in values),
-        lambda values: "y\n" + "\n".join(f"{value!r}" for value in values),
-        lambda values: "".join(f"[{value!r}]\n" for value in values),
+        pytest.param(lambda values: "".join(f"{value!r}\n" for value in values), marks=pytest.mark.slow),
+        pytest.param(lambda values: "y\n" + "\n".join(f"{value!r}" for value in values), marks=pytest.mark.slow),
+        pytest.param(lambda values: "".join(f"[{value!r}]\n" for value in values), marks=pytest.mark.slow),
         lambda values: "".join(json.dumps({"y": value}) + "\r\n\n" for value in values),
         lambda values: "\ufeffday,y\n" + "".join(f"Monday,{value!r}\n" for value in values),
-        lambda values: "".join(f"{i},{value!r}\n" for i, value in enumerate(values)),
+        pytest.param(
+            lambda values: "".join(f"{i},{value!r}\n" for i, value in enumerate(values)), marks=pytest.mark.slow
+        ),
     ],
     ids=["numbers", "header", "lists", "objects and blank lines", "a column of words", "columns by position"],
 )
@@ -324,7 +327,7 @@ def test_missing_values_and_vectors_stream(folder):
     assert [line["t"] for line in lines_of(refusal)] == [1, 2]
 
 
-def test_inputs_stream_by_name_and_equal_run(folder):
+def test_inputs_stream_by_name(folder):
     text = "".join(json.dumps({"y": value, "rain": 0.5, "dt": 1.0}) + "\n" for value in Y.tolist()[:4])
     result = stream(folder, text, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed")
     assert result.exit_code == 0, (result.output, result.exception)
@@ -378,6 +381,8 @@ def test_a_bad_line_stops_the_stream_after_what_came_before_it(folder, told):
     result = refused(r"line 3: .*'x' is not a number.*Stopped, with 2 observations counted",
                      "stream", f"{folder}/model.py:filter_", given=f"{Y[0]}\n{Y[1]}\nx\n{Y[2]}\n", code=1)  # fmt: skip
     assert [line["t"] for line in lines_of(result)] == [1, 2]
+    refused(r"line 1: the model observes 1 number, and the header names a, b; choose --columns",
+            "stream", f"{folder}/model.py:filter_", given="a,b\n1,2\n", code=1)  # fmt: skip
     refused(r"line 1: the header has no column 'z'; it has a, b", "stream", f"{folder}/model.py:filter_",
             "--columns", "z", "--on-error", "skip", given="a,b\n1,2\n", code=1)  # fmt: skip
 

@@ -223,6 +223,8 @@ def test_numbers_survive_every_form_of_a_line(row, header, spaces):
     as_object = LineReader((3,), ("a", "b", "c"), dtype=np.float32).read(json.dumps(mixed).encode())
     for found in (csv, as_list, as_object):
         np.testing.assert_array_equal(found.y, expected)
+    with pytest.raises(LineError, match="an object has no order"):
+        LineReader((3,), dtype=np.float32).read(json.dumps(dict(zip("abc", plain, strict=True))).encode())
 
 
 JSON = st.recursive(

@@ -1,5 +1,6 @@
 """A filter on a table, in pieces: a progress bar between them, and a checkpoint after each."""
 
+import contextlib
 import hashlib
 import pathlib
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import numpy as np
 
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
 from epf_jax.data import Series, series_of, shaped
+from epf_jax.files import held
 from epf_jax.filters import Filter, FilterState
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results
@@ -54,6 +56,13 @@ def filter_series(
         checkpoint: the file to keep the results so far in.
         advance: is told how many more observations are done.
     """
+    with contextlib.nullcontext() if checkpoint is None else held(checkpoint):
+        return _filter_series(filter_, series, seed, checkpoint, advance)
+
+
+def _filter_series(
+    filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
+) -> Results:
     flat = series.y.reshape(len(series.y), -1)
     y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
     inputs = input_rows(series.inputs, len(y))
