@@ -11,6 +11,8 @@ from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
 from epf_jax.chains import Chains, particle_gibbs, pmmh
+from epf_jax.checkpoints import CheckpointError, load, save
+from epf_jax.data import Panel, Series, from_table, panel
 from epf_jax.devices import across_devices, islands
 from epf_jax.diagnosis import Diagnosis, Finding
 from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
@@ -58,6 +60,7 @@ from epf_jax.switching import switching
 
 __all__ = [
     "Chains",
+    "CheckpointError",
     "Diagnosis",
     "Diagnostics",
     "Filter",
@@ -66,9 +69,11 @@ __all__ = [
     "Fit",
     "Forecast",
     "History",
+    "Panel",
     "Proposal",
     "Results",
     "Sampler",
+    "Series",
     "StateSpaceModel",
     "Statistic",
     "StepInfo",
@@ -88,6 +93,7 @@ __all__ = [
     "extended_parameter_filter",
     "fit",
     "forecast",
+    "from_table",
     "frozen",
     "fully_adapted",
     "grid_sampler",
@@ -95,10 +101,12 @@ __all__ = [
     "in_order",
     "islands",
     "liu_west_filter",
+    "load",
     "models",
     "multinomial",
     "node_filter",
     "online_em",
+    "panel",
     "parameter_filter",
     "particle_gibbs",
     "particle_learning_filter",
@@ -110,6 +118,7 @@ __all__ = [
     "resample_move_filter",
     "residual",
     "run",
+    "save",
     "scale_mixture",
     "score_gradient",
     "separable",

@@ -1,19 +1,62 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and by one process at a time."""
 
+import contextlib
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
 
 
-def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Write beside the final name and then rename: whoever is interrupted leaves a whole file or none."""
+def write_atomically(path: pathlib.Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Write beside the final name and then rename: whoever is interrupted leaves a whole file or none.
+
+    With `durable` the file has reached the disk when the call returns, and outlives a loss of power, too.
+    """
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        if durable:
+            _sync_folder(path.parent)
     except BaseException:
         pathlib.Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Bring the folder's own entries, the new name among them, to the disk."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and the system orders its own entries
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BusyError(Exception):
+    """Another process holds the file."""
+
+
+@contextlib.contextmanager
+def held(path: pathlib.Path) -> Iterator[None]:
+    """Hold `path` for this process alone, by a lock on `path`.lock that the system drops when the process dies.
+
+    Parts that a killed process left beside the file are removed.
+    """
+    import fcntl  # not on Windows, where everything else of the library works
+
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BusyError(f"{path} is in use by another process. Two would count observations twice.") from error
+        for leftover in path.parent.glob(f"{path.name}.*.part"):
+            leftover.unlink(missing_ok=True)
+        yield

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
+from epf_jax.tables import columns_of, is_table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,9 +153,13 @@ def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
 
 
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
-    """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None."""
+    """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None.
+
+    A table of pandas or polars is a dict of its columns.
+    """
     if inputs is None:
         return first + np.arange(num_steps, dtype=jnp.result_type(int))
+    inputs = columns_of(inputs) if is_table(inputs) else inputs
     inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
         if leaf.ndim == 0 or leaf.shape[0] != num_steps:

@@ -15,7 +15,7 @@ from epf_jax.filters import Filter
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
-from epf_jax.series import check_lengths, check_room, check_series, rows_per_series, y_shape
+from epf_jax.series import check_lengths, check_room, check_series, observations, rows_per_series, y_shape
 
 
 def replicate(
@@ -43,8 +43,8 @@ def replicate(
         keys: B random keys, `jax.random.split(key, B)`.
         filter_: the filter; with `hyper`, a function that builds it, such as
             `lambda h: epf.bootstrap_filter(model_of(h), 100)`. Keep the function: another is compiled anew.
-        y: one series for all keys, or B series of one length along the first axis, one per key. Shorter series are
-            padded with NaN at the end, missing values, and their results read at their own last observation.
+        y: one series for all keys, or B series of one length along the first axis, one per key. Series of unequal
+            length are made into one batch by `epf.panel`.
         hyper: what `filter_` is called with: a pytree of arrays with a leading axis of length B, one entry per run.
         inputs: shared by all runs, or with a leading axis of B if `inputs_per_series`.
         inputs_per_series: whether inputs have a leading axis of length B.
@@ -63,6 +63,7 @@ def replicate(
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
     check_lengths(y)
+    y = observations(y, example)
     shape = y_shape(example)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
     y = check_series(y, example, ndim_batch=1 if per_series else 0)

@@ -165,6 +165,12 @@ def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[flo
     return Summary(pick(0), pick(1), jax.tree.map(lambda leaf: quantiles(leaf, log_weights, at), particles))
 
 
+def log_scores(results: Results) -> np.ndarray:
+    """One-step log scores log p(y_t | y_1:t-1); NaN after a step of no evidence, where they cannot be told."""
+    with np.errstate(invalid="ignore"):
+        return np.diff(np.asarray(results.log_evidence, float), prepend=0.0)
+
+
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
     """One step's row of `Results`."""
     return {
@@ -223,6 +229,22 @@ def times(results: Results) -> Int[np.ndarray, " T"]:
     last = int(np.ravel(np.asarray(results.final.t))[0])
     num = results.ess.shape[-1]
     return np.arange(last - num + 1, last + 1)
+
+
+def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.ndarray]:
+    """Every scalar component of a pytree by its name, such as "noise" or "loadings[0,1]", after leading axes.
+
+    Args:
+        tree: a theta, a state, or a summary of one.
+        num_axes: how many axes come before those of a component: 1 for time.
+        root: the name of what is no dict.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name, leaf = jax.tree_util.keystr(path, simple=True, separator=".") or root, np.asarray(leaf)
+        for index in np.ndindex(leaf.shape[num_axes:]):
+            found[name + (f"[{','.join(map(str, index))}]" if index else "")] = leaf[(..., *index)]
+    return found
 
 
 _SMALL = 64  # numbers; larger arrays are written on their own

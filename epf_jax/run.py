@@ -11,6 +11,7 @@ so a series may be cut anywhere, continued from `results.final` with the same ke
 """
 
 import warnings
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,8 @@ def run(
     Args:
         key: a JAX random key.
         filter_: the filter.
-        y: observations, time along the first axis. NaN is a missing value, per component.
+        y: observations, time along the first axis: an array, or a DataFrame of pandas or polars with a column for each
+            component (`epf.from_table` chooses columns). NaN is a missing value, per component.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
         state: where to go on from, usually `results.final` of an earlier run; the prior by default. With the same key,
             two runs over two halves of a series equal one over the whole.
@@ -153,24 +155,43 @@ _apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics):
     """The same scan in equal pieces, a progress bar between them."""
-    num_steps = y.shape[0]
-    size = -(-num_steps // _PROGRESS_CHUNKS)
-    pieces, lineage = [], start_lineage(state) if diagnostics else None
-    with tqdm(total=num_steps, unit="obs", desc="filtering") as bar:
-        for start in range(0, num_steps, size):
-            part = slice(start, start + size)
-            rows = jax.tree.map(lambda a, part=part: a[part], inputs)
-            piece = _scan(filter_, levels, history, remat_every, key_steps, state, y[part], rows, lineage)
-            state = jax.block_until_ready(piece.final)
-            if diagnostics:
-                lineage = piece.diagnostics.lineage
-                piece = piece._replace(diagnostics=piece.diagnostics._replace(lineage=None))
-            pieces.append(piece._replace(final=None, levels=None))
-            bar.update(len(y[part]))
-    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
-    if diagnostics:
-        joined = joined._replace(diagnostics=joined.diagnostics._replace(lineage=lineage))
-    return joined._replace(final=state, levels=jnp.asarray(levels, joined.ess.dtype))
+
+    def shown():
+        options = (levels, history, remat_every)
+        with tqdm(total=y.shape[0], unit="obs", desc="filtering") as bar:
+            for piece in pieces(filter_, options, key_steps, state, y, inputs, diagnostics=diagnostics):
+                bar.update(len(piece.ess))
+                yield piece
+
+    return join(shown())
+
+
+def pieces(
+    filter_, options, key_steps, state, y, inputs, size: int | None = None, diagnostics: bool = False
+) -> Iterator[Results]:
+    """The results of `run`, piece by piece as they are found; `options` are levels, history and remat_every."""
+    size = -(-y.shape[0] // _PROGRESS_CHUNKS) if size is None else size
+    lineage = start_lineage(state) if diagnostics else None
+    for start in range(0, y.shape[0], size):
+        part = slice(start, start + size)
+        rows = jax.tree.map(lambda a, part=part: a[part], inputs)
+        piece = _scan(filter_, *options, key_steps, state, y[part], rows, lineage)
+        state = jax.block_until_ready(piece.final)
+        lineage = piece.diagnostics.lineage if diagnostics else None
+        yield piece
+
+
+def join(found: Iterable[Results]) -> Results:
+    """The results of one run from those of its pieces, of whose states and lineages only the last is kept."""
+    rows: list[Any] = []
+    none: Any = None
+    for piece in found:
+        diagnostics = None if piece.diagnostics is None else piece.diagnostics._replace(lineage=none)
+        rows.append(piece._replace(final=none, levels=none, diagnostics=diagnostics))
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
+    if piece.diagnostics is not None:
+        joined = joined._replace(diagnostics=joined.diagnostics._replace(lineage=piece.diagnostics.lineage))
+    return joined._replace(final=piece.final, levels=piece.levels)
 
 
 def check_filter(filter_: Any) -> Filter:

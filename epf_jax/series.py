@@ -8,13 +8,16 @@ import numpy as np
 from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
+from epf_jax.data import table_array
 from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter
 from epf_jax.model import example_input
+from epf_jax.tables import is_table
 
 
 def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
+    y = observations(y, filter_)
     y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
     if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
         raise TypeError(
@@ -78,6 +81,11 @@ def y_shape(filter_: Filter) -> tuple[int, ...] | None:
     return None if y is None else y.shape
 
 
+def observations(y: Any, filter_: Filter) -> Any:
+    """The observations; those of a table of pandas, polars or pyarrow as an array of the model's shape."""
+    return table_array("y", y, y_shape(filter_)) if is_table(y) else y
+
+
 def check_lengths(y: Any) -> None:
     """Refuse a list of series of unequal length, which would make no array."""
     if not isinstance(y, (list, tuple)):
@@ -87,7 +95,7 @@ def check_lengths(y: Any) -> None:
         raise ValueError(
             f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
             "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
-            "and read their results at their own last observation."
+            "and read their results at their own last observation. epf.panel(y) does both."
         )
 
 

@@ -35,6 +35,7 @@ from epf_jax.model import StateSpaceModel, as_theta, check_is_model, simulate
 from epf_jax.parameters import Theta
 from epf_jax.parts import Parts, Row, check_folder, write_table
 from epf_jax.replicate import replicate
+from epf_jax.results import scalars
 from epf_jax.run import run
 
 LEVELS = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
@@ -141,7 +142,7 @@ def _trial(folder, model_name, model, theta, method_name, method, num_steps) -> 
         **{name: here[name] for name in ("device", "epf_jax", "jax", "numpyro", "numpy")},
     }
     settings = {name: value for name, value in about.items() if name != "device"}  # every row names its own
-    truth = {name: float(value) for name, value in _scalars(theta, 0).items()}
+    truth = {name: float(value) for name, value in scalars(theta, 0).items()}
     settings |= {"truth": truth, "backend": jax.default_backend(), "program": program}
     parts = Parts(folder, model_name, method_name, settings if error is None else None)
     return Trial(model, theta, filter_, error, num_steps, parts, about)
@@ -217,10 +218,10 @@ def _rows(trial: Trial, seed: int, found: Any, i: int, seconds: float | None, er
     if found is not None:
         theta = found["theta"]
         levels = jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, 0), theta.quantiles)
-        numbers = {"mean": _scalars(theta.mean, 1), "sd": _scalars(theta.sd, 1)}
-        numbers |= {name: _scalars(jax.tree.map(lambda leaf, j=j: leaf[j], levels), 1) for j, name in enumerate(LEVELS)}
+        numbers = {"mean": scalars(theta.mean, 1), "sd": scalars(theta.sd, 1)}
+        numbers |= {name: scalars(jax.tree.map(lambda leaf, j=j: leaf[j], levels), 1) for j, name in enumerate(LEVELS)}
         cell = {name: found[name][i].item() for name in cell}
-    truth: dict[str, Any] = {**_scalars(trial.theta, 0)} or {"": None}
+    truth: dict[str, Any] = {**scalars(trial.theta, 0)} or {"": None}
     return [
         {
             "model": trial.parts.model,
@@ -244,16 +245,6 @@ def _at(numbers: dict[str, dict[str, np.ndarray]], column: str, name: str, i: in
     """A number, or None where a method has none: it failed, or was told theta."""
     values = numbers.get(column, {}).get(name)
     return None if values is None else values[i].item()
-
-
-def _scalars(tree: Any, num_axes: int) -> dict[str, np.ndarray]:
-    """Every scalar component of a pytree by its name, such as "noise" or "loadings[0,1]", after leading axes."""
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name, leaf = jax.tree_util.keystr(path, simple=True, separator=".") or "theta", np.asarray(leaf)
-        for index in np.ndindex(leaf.shape[num_axes:]):
-            found[name + (f"[{','.join(map(str, index))}]" if index else "")] = leaf[(..., *index)]
-    return found
 
 
 def _in_a_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from epf_jax.plots.base import (
     observations,
     true_values,
 )
-from epf_jax.results import Results, check_one_run, component_names, times
+from epf_jax.results import Results, check_one_run, component_names, log_scores, times
 
 
 def plot_theta(
@@ -116,7 +116,7 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
     panels: list[tuple[str, Any, Any]] = [
         (f"effective sample size\n(of {num})", results.ess, (0, 1.02 * num)),
         ("acceptance of\ntheta's moves", results.acceptance, (0, 1.02)),
-        ("log p(y_t | y_1:t-1)", np.diff(np.asarray(results.log_evidence), prepend=0.0), None),
+        ("log p(y_t | y_1:t-1)", log_scores(results), None),
     ]
     recorded = results.history is not None or results.diagnostics is not None
     figure, axes = column(len(panels) + recorded, 1.9)

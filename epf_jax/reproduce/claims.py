@@ -1,26 +1,11 @@
 """What an experiment shows: figures, tables, and the paper's claims with a verdict each."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from epf_jax.page import Figure, Table
 from epf_jax.reproduce.cases import Size
 from epf_jax.reproduce.store import Stored, Unit
-
-
-class Figure(NamedTuple):
-    """A picture: its file's name, what to see in it, and how it is drawn."""
-
-    name: str
-    caption: str
-    draw: Callable[[], Any]
-
-
-class Table(NamedTuple):
-    """Rows under a title; a row's keys are the columns."""
-
-    title: str
-    rows: list[dict[str, Any]]
-    note: str = ""
 
 
 class Claim(NamedTuple):

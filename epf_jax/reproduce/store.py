@@ -23,6 +23,7 @@ from epf_jax.machine import machine
 Arrays = dict[str, np.ndarray]
 _PRESENTATION = (
     "report.py",
+    "page.py",
     "plots",
     "cli.py",
     "claims.py",

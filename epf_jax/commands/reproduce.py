@@ -1,30 +1,15 @@
-"""The commands of `epf`, one function each."""
+"""`epf reproduce`: the paper's experiments again."""
 
 import pathlib
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from epf_jax._version import __version__
+from epf_jax.commands.shared import app, console, fail
 from epf_jax.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
 from epf_jax.reproduce.store import Unit
-
-app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
-console = Console()
-
-
-@app.callback(invoke_without_command=True)
-def _main(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
-) -> None:
-    """Static parameters of state-space models, learned online."""
-    if version:
-        console.print(f"epf_jax {__version__}", highlight=False)
-    elif context.invoked_subcommand is None:
-        console.print(context.get_help())
 
 
 @app.command("reproduce")
@@ -45,7 +30,7 @@ def reproduce_command(
     """
     unknown = [name for name in experiments or () if name not in EXPERIMENTS]
     if unknown:
-        _fail(f"unknown experiment {', '.join(map(repr, unknown))}. There are: {', '.join(EXPERIMENTS)}.")
+        fail(f"unknown experiment {', '.join(map(repr, unknown))}. There are: {', '.join(EXPERIMENTS)}.")
     chosen = [EXPERIMENTS[name] for name in (dict.fromkeys(experiments) if experiments else EXPERIMENTS)]
     base = FULL if full else DEMO
     output = output or pathlib.Path("results/full" if full else "results")
@@ -53,9 +38,9 @@ def reproduce_command(
     try:
         path = reproduce(chosen, size, output, _progress, note=console.print, whole=len(chosen) == len(EXPERIMENTS))
     except StoreError as error:
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
-        _fail(f"interrupted. What was finished is kept in {output / 'data'}; the same command goes on from there.", 130)
+        fail(f"interrupted. What was finished is kept in {output / 'data'}; the same command goes on from there.", 130)
     console.print(f"report: [bold]{path}[/bold]", highlight=False, soft_wrap=True)
 
 
@@ -79,8 +64,3 @@ def _progress(units: list[Unit]) -> Iterator[Unit]:
             yield unit
             bar.advance(task)
         bar.update(task, description="writing the report")
-
-
-def _fail(message: str, code: int = 2) -> None:
-    typer.secho(f"epf: {message}", err=True, fg="red")
-    raise typer.Exit(code)

@@ -1,0 +1,249 @@
+r"""Checkpoints: a filter's state in a file, refused by any other filter, and never unpickled.
+
+A file is
+
+    epf_jax checkpoint 1\n       the format's version
+    8 bytes                      the size of the whole file
+    32 bytes                     SHA-256 of everything after them
+    8 bytes                      the size of the header
+    header                       JSON: the filter's settings, notes, and each array's name, dtype and shape
+    arrays                       their bytes, one after the other, in C order, least significant byte first
+
+and is written beside its name and renamed, so that it is the last whole one whenever the process dies. What the arrays
+are is known from the filter that reads them; the file can only agree or be refused.
+
+Keys are not kept: step t of a run draws from `fold_in(key_steps, t)`, and t is in the state. So the same key goes on as
+if nothing had happened, bit for bit:
+
+    epf.save("state.epf", results.final, filter_)
+    more = epf.run(key, filter_, later_y, state=epf.load("state.epf", filter_))
+"""
+
+import hashlib
+import json
+import math
+import os
+import pathlib
+import sys
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from epf_jax._version import __version__
+from epf_jax.checks import brief
+from epf_jax.devices import spread_particles
+from epf_jax.files import write_atomically
+from epf_jax.filters import Filter, FilterState
+from epf_jax.filters.base import PARTICLES, check_state
+from epf_jax.fingerprints import fingerprint
+from epf_jax.model import example_input
+from epf_jax.run import check_filter
+
+_MAGIC = b"epf_jax checkpoint "
+_VERSION = 1
+_DIGEST = 32
+_SIZE = 8
+_VERSIONS = ("epf_jax", "jax")  # told where a fingerprint differs; alone they refuse nothing
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, or belongs to something else; the message says which and what to do."""
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+        tree: the arrays, in the structure that was asked for.
+        notes: whatever else its writer wanted to know again.
+    """
+
+    tree: Any
+    notes: dict[str, Any]
+
+
+def save(path: str | os.PathLike, state: FilterState, filter_: Filter) -> None:
+    """Write a filter's state to a file, whole or not at all, with a fingerprint of the filter and its model.
+
+    Args:
+        path: the file; one that exists is replaced.
+        state: of `filter_.step`, or `results.final`.
+        filter_: the filter that made it.
+    """
+    check_state(state, check_filter(filter_))
+    write_checkpoint(check_path(path), filter_, state, {})
+
+
+def load(path: str | os.PathLike, filter_: Filter) -> FilterState:
+    """The state that `epf.save` wrote, to go on from with the filter that made it.
+
+    A file that is damaged, cut short or no checkpoint, and one of another model, filter or precision, is refused with
+    a `CheckpointError` (a `ValueError`) that says so.
+
+    Args:
+        path: the file.
+        filter_: a filter built as the one that made the state was, in this process or another.
+    """
+    check_filter(filter_)
+    state = read_checkpoint(check_path(path), filter_, state_like(filter_)).tree
+    return spread_particles(filter_.mesh, state, PARTICLES)
+
+
+def write_checkpoint(path: pathlib.Path, filter_: Filter, tree: Any, notes: dict[str, Any]) -> None:
+    """Write any pytree of arrays that belongs to a filter, with notes that JSON can hold."""
+    arrays = {name: _to_numpy(leaf) for name, leaf in _named(tree).items()}
+    listed = [{"name": name, "dtype": a.dtype.name, "shape": a.shape} for name, a in arrays.items()]
+    header = json.dumps({"settings": settings_of(filter_), "notes": notes, "arrays": listed}).encode()
+    body = b"".join([len(header).to_bytes(_SIZE, "little"), header, *(a.tobytes() for a in arrays.values())])
+    start = _MAGIC + f"{_VERSION}\n".encode()
+    size = len(start) + _SIZE + _DIGEST + len(body)
+    digest = hashlib.sha256(body).digest()
+    write_atomically(path, b"".join([start, size.to_bytes(_SIZE, "little"), digest, body]), durable=True)
+
+
+def read_checkpoint(path: pathlib.Path, filter_: Filter, like: Any) -> Checkpoint:
+    """The arrays of a checkpoint of this filter, in the structure, shapes and dtypes of `like`, and its notes."""
+    header, arrays = _read(path)
+    _check_settings(path, header["settings"], settings_of(filter_))
+    return Checkpoint(_filled(path, like, header["arrays"], arrays), header["notes"])
+
+
+def read_notes(path: pathlib.Path) -> dict[str, Any]:
+    """The notes alone, of a file that is whole."""
+    return _read(path)[0]["notes"]
+
+
+def state_like(filter_: Filter) -> FilterState:
+    """Shapes and dtypes of the filter's state."""
+    return jax.eval_shape(filter_.init, jax.random.key(0))
+
+
+def settings_of(filter_: Filter) -> dict[str, Any]:
+    """What a state depends on: the model, the filter and their options, by words and by a hash of what they compute."""
+    return _settings(filter_, jnp.result_type(float).name)
+
+
+@lru_cache(maxsize=64)
+def _settings(filter_: Filter, precision: str) -> dict[str, Any]:
+    model = filter_.model
+    if model.shapes.y is None:
+        raise ValueError(
+            "filter_: its model reads inputs that are not known, so it cannot be told from other models in a file. "
+            "Build it as StateSpaceModel(..., example_input=inputs[0])."
+        )
+    y = jax.ShapeDtypeStruct(model.shapes.y.shape, model.shapes.y.dtype)
+
+    def program(key, state, y, u):
+        return filter_.init(key), filter_.step(key, state, y, u)
+
+    return {
+        "filter": repr(filter_),
+        "parameters": list(model.parameters.names),
+        "precision": precision,
+        "program": fingerprint(program, jax.random.key(0), state_like(filter_), y, example_input(model)),
+        "epf_jax": __version__,
+        "jax": jax.__version__,
+    }
+
+
+def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    differ = [name for name in here if there.get(name) != here[name]]
+    if not set(differ) - set(_VERSIONS):
+        return
+    said = "; ".join(f"{name} was {there.get(name)} and is {here[name]}" for name in differ if name != "program")
+    if not set(differ) - {"program", *_VERSIONS}:
+        changed = "the model's functions or prior, or an option of the filter, is not what it was"
+        said = f"{changed}; {said}" if said else changed
+    raise CheckpointError(
+        f"{path}: it holds the state of another filter ({said}). It was left as it is. Go on with the model and the "
+        "filter that made it, or choose another file."
+    )
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
+    """The header and the bytes of the arrays, of a file that is whole."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: it cannot be read ({error.strerror or error}).") from error
+    line, _, rest = content.partition(b"\n")
+    if not line.startswith(_MAGIC) and not _MAGIC.startswith(content):
+        raise CheckpointError(f"{path}: it is no checkpoint of epf_jax. It was left as it is; choose another file.")
+    version = line[len(_MAGIC) :].decode("ascii", "replace")
+    if rest and version != str(_VERSION):
+        raise CheckpointError(
+            f"{path}: it is written in format {version}, and this version of epf_jax ({__version__}) reads format "
+            f"{_VERSION}. Use the version that wrote it, or choose another file."
+        )
+    size = int.from_bytes(rest[:_SIZE], "little") if len(rest) >= _SIZE else None
+    if size is None or len(content) < size:
+        wanted = "its own size" if size is None else f"{size} bytes"
+        raise CheckpointError(f"{path}: it is cut short: {len(content)} bytes of {wanted}. Use a copy that is whole.")
+    digest, body = rest[_SIZE : _SIZE + _DIGEST], memoryview(rest)[_SIZE + _DIGEST :]
+    if len(content) != size or hashlib.sha256(body).digest() != digest:
+        raise CheckpointError(f"{path}: it is damaged: its bytes are not those that were written. Use another copy.")
+    end = _SIZE + int.from_bytes(body[:_SIZE], "little")
+    return json.loads(bytes(body[_SIZE:end])), body[end:]
+
+
+def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content: memoryview) -> Any:
+    """The arrays in the place of what is like them; dtypes and shapes come from there, the file can only agree."""
+    expected = _named(like)
+    kinds = {name: _kind(leaf) for name, leaf in expected.items()}
+    there = {entry["name"]: (entry["dtype"], tuple(entry["shape"])) for entry in listed}
+    if there != {name: (dtype.name, shape) for name, (dtype, shape) in kinds.items()}:
+        differ = sorted(name for name in there.keys() ^ kinds.keys()) or [n for n in there if there[n] != kinds[n]]
+        raise CheckpointError(
+            f"{path}: its arrays are not those of this filter (first difference: {differ[0]}). It was left as it is; "
+            "choose another file."
+        )
+    leaves, start = {}, 0
+    for name in there:
+        dtype, shape = kinds[name]
+        end = start + dtype.itemsize * math.prod(shape)
+        leaves[name] = _from_numpy(np.frombuffer(content[start:end], dtype).reshape(shape), expected[name])
+        start = end
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in expected])
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind(leaf: Any) -> tuple[np.dtype, tuple[int, ...]]:
+    data = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    return np.dtype(data.dtype), tuple(data.shape)
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    if not getattr(leaf, "is_fully_addressable", True):
+        raise CheckpointError(
+            "state: its particles lie on devices of other processes, and a checkpoint is written by one. Gather them "
+            "first, by jax.experimental.multihost_utils.process_allgather."
+        )
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
+
+
+def _from_numpy(array: np.ndarray, like: Any) -> jax.Array:
+    leaf = jnp.asarray(array if sys.byteorder == "little" else array.byteswap())
+    return jax.random.wrap_key_data(leaf, impl=like.dtype._impl.name) if _is_key(like) else leaf
+
+
+def check_path(path: Any) -> pathlib.Path:
+    """The path, in a folder that exists."""
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise TypeError(f'path: expected the name of a file such as "state.epf", got {brief(path)}.')
+    checked = pathlib.Path(path).expanduser()
+    if not checked.parent.is_dir():
+        raise ValueError(f"path: there is no folder {checked.parent} to keep {checked.name} in. Make it first.")
+    if checked.is_dir():
+        raise ValueError(f"path: {checked} is a folder; give the name of a file in it.")
+    return checked

@@ -1,0 +1,159 @@
+"""`epf compare`: several methods on the same data, side by side."""
+
+import pathlib
+import time as clock
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from epf_jax.checkpoints import check_path
+from epf_jax.commands import look, outputs
+from epf_jax.commands.fit import posterior
+from epf_jax.commands.fitting import example_row, filter_series, series_from
+from epf_jax.commands.methods import filter_of, in_words
+from epf_jax.commands.shared import (
+    Columns,
+    Data,
+    Inputs,
+    Output,
+    Particles,
+    Seed,
+    Target,
+    Time,
+    Unit,
+    app,
+    console,
+    fail,
+    keep_compiled_programs,
+    names_in,
+    progress_bar,
+    refusals,
+    show,
+    written,
+)
+from epf_jax.commands.targets import filter_for, target_of
+from epf_jax.data import Series
+from epf_jax.filters import Filter
+from epf_jax.page import Table
+from epf_jax.results import Results, log_scores
+
+
+@app.command("compare")
+def compare_command(
+    model: Target,
+    data: Data,
+    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {in_words()}.")] = "epf,liu-west,sir",
+    particles: Particles = None,
+    columns: Columns = None,
+    time: Time = None,
+    unit: Unit = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    output: Output = pathlib.Path("results"),
+    checkpoint: Annotated[
+        pathlib.Path | None, typer.Option(help="File to keep results so far in; each method's has its name added.")
+    ] = None,
+) -> None:
+    """Compare methods on the same data: log-evidence, one-step predictive log scores, posteriors side by side.
+
+    The folder gets compare.html, figures/ and compare.parquet. A method that is not for the model is named with the
+    reason, and does not stop the others.
+    """
+    keep_compiled_programs()
+    with refusals():
+        outputs.prepare(output)
+        series = series_from(data, names_in(columns), time, unit, names_in(inputs))
+        filters, refused = _filters(model, names_in(methods), particles, series)
+        kept = None if checkpoint is None else check_path(checkpoint)
+        found, seconds = _run_all(filters, series, seed, kept)
+        tables = [scores(found, series, seconds, refused), side_by_side(found)]
+        for table in tables:
+            show(table)
+        warned = [f"{name}: {sentence}" for name in found for sentence in look.findings(found[name])]
+        for sentence in warned:
+            console.print(f"Warning: {sentence}", style="yellow", highlight=False)
+        outputs.write_parquet(output / "compare.parquet", _stacked(found, series))
+        facts = [f"{len(series.y)} observations of {', '.join(series.columns)} in {data}; seed {seed}."]
+        facts += [f"{name}: {repr(filter_).strip('<>')}." for name, filter_ in filters.items()]
+        title = f"{model} on {data.name}: {len(found)} methods"
+        page = outputs.write_page(output / "compare.html", title, facts, warned, tables, look.comparison(found))
+    console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _filters(
+    model: str, names: tuple[str, ...], particles: int | None, series: Series
+) -> tuple[dict[str, Filter], dict[str, str]]:
+    """The filters by name, and the reason for each method that is not for the model."""
+    target = target_of(model)
+    if isinstance(target, Filter):
+        raise ValueError("MODEL: it is a filter; name the model itself, for which methods are compared.")
+    filters, refused = {}, {}
+    for name in dict.fromkeys(names):
+        if name not in in_words().split(", "):
+            filter_of(name, target, particles)  # refuses the name
+        try:
+            filters[name] = filter_for(target, name, particles, example_row(series))
+        except (TypeError, ValueError) as error:
+            refused[name] = str(error)
+    if not filters:
+        fail(f"none of the methods is for this model: {'; '.join(f'{n}: {why}' for n, why in refused.items())}")
+    return filters, refused
+
+
+def _run_all(
+    filters: dict[str, Filter], series: Series, seed: int, checkpoint: pathlib.Path | None
+) -> tuple[dict[str, Results], dict[str, float]]:
+    found, seconds = {}, {}
+    with progress_bar() as bar:
+        for name, filter_ in filters.items():
+            task = bar.add_task(name, total=len(series.y))
+            own = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.stem}-{name}{checkpoint.suffix}")
+            start = clock.perf_counter()
+            found[name] = filter_series(filter_, series, seed, own, partial(bar.advance, task))
+            seconds[name] = clock.perf_counter() - start
+    return found, seconds
+
+
+def scores(found: dict[str, Results], series: Series, seconds: dict[str, float], refused: dict[str, str]) -> Table:
+    """How well each method predicted each observation from those before it."""
+    seen = ~np.isnan(series.y.reshape(len(series.y), -1)).all(axis=1)
+    by_method = {name: log_scores(results)[seen] for name, results in found.items()}
+    best = max(found, key=lambda name: found[name].log_evidence[-1])
+    rows: list[dict[str, Any]] = []
+    for name, results in found.items():
+        each = by_method[name]
+        less = each - by_method[best]
+        error = less.std(ddof=1) / np.sqrt(len(less)) if len(less) > 1 else np.nan
+        rows.append(
+            {
+                "method": name,
+                "log-evidence": f"{float(results.log_evidence[-1]):.3f}",
+                "log score": written(each.mean()),
+                "later half": written(each[len(each) // 2 :].mean()),
+                "less the best's": "best" if name == best else f"{less.mean():+.2g} +- {error:.1g}",
+                "smallest ESS": written(np.min(results.ess)),
+                "seconds": f"{seconds[name]:.1f}",
+            }
+        )
+    note = "".join(f"{name} is not for this model: {why} " for name, why in refused.items()) + (
+        "Log score: the mean of log p(y_t | y_1:t-1), one step ahead; higher is better. Its difference to the best "
+        "comes with a standard error over the observations. These are estimates from particles: compare seeds, too."
+    )
+    return Table("Predictions", rows, note)
+
+
+def side_by_side(found: dict[str, Results]) -> Table:
+    """Every method's posterior of every parameter after the last observation."""
+    each = [{"parameter": row["parameter"], "method": m, **row} for m, r in found.items() for row in posterior(r).rows]
+    order = list(dict.fromkeys(row["parameter"] for row in each))
+    return Table("Posteriors", sorted(each, key=lambda row: order.index(row["parameter"])))
+
+
+def _stacked(found: dict[str, Results], series: Series) -> dict[str, np.ndarray]:
+    """The columns of all methods, one below the other, with the method's name first."""
+    each = {name: outputs.columns_over_time(results, series) for name, results in found.items()}
+    names = np.repeat(list(each), len(series.y))
+    columns = next(iter(each.values()))
+    return {"method": names, **{c: np.concatenate([part[c] for part in each.values()]) for c in columns}}

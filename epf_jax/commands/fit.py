@@ -1,0 +1,120 @@
+"""`epf fit`: a model, a table, a posterior, a report."""
+
+import pathlib
+import time as clock
+from functools import partial
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+from epf_jax.checkpoints import check_path
+from epf_jax.commands import look, outputs
+from epf_jax.commands.fitting import example_row, filter_series, series_from
+from epf_jax.commands.shared import (
+    Columns,
+    Data,
+    Inputs,
+    Method,
+    Output,
+    Particles,
+    Seed,
+    Target,
+    Time,
+    Unit,
+    app,
+    console,
+    keep_compiled_programs,
+    names_in,
+    progress_bar,
+    refusals,
+    show,
+    written,
+)
+from epf_jax.commands.targets import build
+from epf_jax.data import Series
+from epf_jax.filters import Filter
+from epf_jax.page import Table
+from epf_jax.results import Results, scalars
+from epf_jax.sweep import LEVELS
+
+
+@app.command("fit")
+def fit_command(
+    model: Target,
+    data: Data,
+    method: Method = None,
+    particles: Particles = None,
+    columns: Columns = None,
+    time: Time = None,
+    unit: Unit = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    output: Output = pathlib.Path("results"),
+    checkpoint: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="File to keep the results so far in; the same command goes on from there."),
+    ] = None,
+) -> None:
+    """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
+
+    The folder gets fit.html, figures/, fit.parquet and fit.nc. With --checkpoint FILE an interrupted fit goes on where
+    it was, and so does one whose table has got more rows at its end; the numbers are those of one fit of it all.
+    """
+    keep_compiled_programs()
+    with refusals():
+        outputs.prepare(output)
+        series = series_from(data, names_in(columns), time, unit, names_in(inputs))
+        filter_ = build(model, method, particles, example_row(series))
+        kept = None if checkpoint is None else check_path(checkpoint)
+        start = clock.perf_counter()
+        with progress_bar() as bar:
+            task = bar.add_task("filtering", total=len(series.y))
+            results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
+        seconds = clock.perf_counter() - start
+        warned = look.findings(results)
+        tables = [posterior(results), run_facts(results)]
+        for table in tables:
+            show(table)
+        for sentence in warned:
+            console.print(f"Warning: {sentence}", style="yellow", highlight=False)
+        found = outputs.columns_over_time(results, series)
+        outputs.write_parquet(output / "fit.parquet", found)
+        outputs.write_netcdf(output / "fit.nc", found)
+        facts = [_in_words(filter_, series, data, model, seed, seconds)]
+        pictures = look.figures(results, series)
+        page = outputs.write_page(output / "fit.html", f"{model} on {data.name}", facts, warned, tables, pictures)
+    console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
+
+
+def posterior(results: Results) -> Table:
+    """What is known of theta after the last observation."""
+    last = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], results.theta)
+    parts: dict[str, Any] = {"mean": scalars(last.mean), "sd": scalars(last.sd)}
+    at = {round(float(level), 4): i for i, level in enumerate(np.asarray(results.levels))}
+    for level in LEVELS.values():
+        parts[f"{level:.0%}"] = scalars(jax.tree.map(lambda leaf, i=at[level]: leaf[..., i], last.quantiles))
+    rows = [{"parameter": name, **{p: written(parts[p][name]) for p in parts}} for name in parts["mean"]]
+    return Table(f"Posterior after {len(results.ess)} observations", rows)
+
+
+def run_facts(results: Results) -> Table:
+    """The evidence, and how well the particles served."""
+    ess = np.asarray(results.ess)
+    rows: list[dict[str, Any]] = [
+        {"": "log-evidence", "value": f"{float(results.log_evidence[-1]):.3f}"},
+        {"": "effective sample size, median", "value": written(np.median(ess))},
+        {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(ess.argmin()) + 1})"},
+        {"": "acceptance of theta's moves, mean", "value": written(np.mean(results.acceptance))},
+        {"": "steps that gave every particle zero weight", "value": int(np.sum(results.collapsed))},
+    ]
+    return Table("The run", rows)
+
+
+def _in_words(filter_: Filter, series: Series, data: pathlib.Path, model: str, seed: int, seconds: float) -> str:
+    missing = int(np.isnan(series.y).sum())
+    return (
+        f"{model}, learned from {len(series.y)} observations of {', '.join(series.columns)} in {data} "
+        f"({missing} missing values) by a {repr(filter_).strip('<>')}; seed {seed}, {seconds:.1f} s with compilation."
+    )

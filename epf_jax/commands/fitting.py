@@ -1,0 +1,128 @@
+"""A filter on a table, in pieces: a progress bar between them, and a checkpoint after each."""
+
+import contextlib
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
+from epf_jax.data import Series, series_of, shaped
+from epf_jax.files import held
+from epf_jax.filters import Filter, FilterState
+from epf_jax.model import check_model, input_rows
+from epf_jax.results import Results
+from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
+from epf_jax.series import check_series, y_shape
+from epf_jax.tables import read_csv
+
+_OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
+_KIND = "fit"
+_MOST, _SHORTEST = 50, 50  # pieces of a series, observations of a piece: a checkpoint costs, too
+_NONE: Any = None
+
+
+def series_from(
+    path: pathlib.Path, columns: tuple[str, ...], time: str | None, unit: str | None, inputs: tuple[str, ...]
+) -> Series:
+    """The columns of a CSV file that the options name."""
+    table, row = read_csv(path)
+    try:
+        return series_of(table, columns or None, time, unit, None, inputs, row)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def example_row(series: Series) -> Any:
+    """One row of the inputs, or None where there are none."""
+    return (
+        None if series.inputs is None else {name: jnp.asarray(rows[0], float) for name, rows in series.inputs.items()}
+    )
+
+
+def filter_series(
+    filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
+) -> Results:
+    """`run` on the series, from a checkpoint of its beginning if there is one; the numbers are those of `run`.
+
+    Args:
+        filter_: the filter.
+        series: the data.
+        seed: of the run's key.
+        checkpoint: the file to keep the results so far in.
+        advance: is told how many more observations are done.
+    """
+    with contextlib.nullcontext() if checkpoint is None else held(checkpoint):
+        return _filter_series(filter_, series, seed, checkpoint, advance)
+
+
+def _filter_series(
+    filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
+) -> Results:
+    flat = series.y.reshape(len(series.y), -1)
+    y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
+    inputs = input_rows(series.inputs, len(y))
+    check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
+    key_init, key_steps = jax.random.split(jax.random.key(seed))
+    begun = None if checkpoint is None or not checkpoint.exists() else _begun(checkpoint, filter_, y, inputs, seed)
+    done = 0 if begun is None else len(begun.ess)
+    state = filter_.init(key_init) if begun is None else begun.final
+    advance(done)
+
+    def found() -> Iterator[Results]:
+        rows = [] if begun is None else [_rows(begun)]
+        yield from [] if begun is None else [begun]
+        rest_y, rest_inputs = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
+        size = max(_SHORTEST, -(-len(y) // _MOST))
+        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest_y, rest_inputs, size) if done < len(y) else ():
+            if checkpoint is not None:
+                rows = [jax.tree.map(lambda *parts: np.concatenate(parts), *rows, jax.device_get(_rows(piece)))]
+                _keep(checkpoint, filter_, piece.final, rows[0], y, inputs, seed)
+            advance(len(piece.ess))
+            yield piece
+
+    return join(found())
+
+
+def _keep(
+    path: pathlib.Path, filter_: Filter, state: FilterState, rows: Results, y: Any, inputs: Any, seed: int
+) -> None:
+    num = len(rows.ess)
+    notes = {"kind": _KIND, "seed": seed, "t": num, "data": _digest(y, inputs, num)}
+    write_checkpoint(path, filter_, (state, rows), notes)
+
+
+def _begun(path: pathlib.Path, filter_: Filter, y: Any, inputs: Any, seed: int) -> Results:
+    """The results in a checkpoint, of the first rows of these data."""
+    notes = read_notes(path)
+    if notes.get("kind") != _KIND:
+        raise CheckpointError(f"{path}: it is a checkpoint, but not of epf fit. Choose another file.")
+    num = notes["t"]
+    same = num <= len(y) and notes["data"] == _digest(y, inputs, num)
+    if not same or notes["seed"] != seed:
+        why = f"--seed was {notes['seed']} and is {seed}" if same else f"the first {num} rows are not what they were"
+        raise CheckpointError(
+            f"{path}: it belongs to another fit: {why}. It was left as it is. Rows may be added at the end of the data "
+            "only; for other data or another seed choose another file."
+        )
+    head = jax.tree.map(lambda leaf: leaf[:num], (y, inputs))
+    like = jax.eval_shape(lambda: run_jitted(filter_, *_OPTIONS, jax.random.key(0), None, *head))
+    state, rows = read_checkpoint(path, filter_, (state_like(filter_), _rows(like))).tree
+    return rows._replace(final=state, levels=jnp.asarray(DEFAULT_LEVELS, rows.ess.dtype))
+
+
+def _rows(results: Results) -> Results:
+    return results._replace(final=_NONE, levels=_NONE)
+
+
+def _digest(y: Any, inputs: Any, num: int) -> str:
+    """A hash of the first rows of the data."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves((y, inputs)):
+        rows = np.ascontiguousarray(leaf[:num])
+        digest.update(f"{rows.dtype} {rows.shape}".encode() + rows.tobytes())
+    return digest.hexdigest()

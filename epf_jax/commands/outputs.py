@@ -1,0 +1,88 @@
+"""The files of a run: its numbers as Parquet and netCDF, its page with every figure and table."""
+
+import io
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.data import Series
+from epf_jax.files import write_atomically
+from epf_jax.machine import machine
+from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
+from epf_jax.results import Results, log_scores, scalars
+
+
+def prepare(output: pathlib.Path) -> None:
+    """Refuse now what would fail once all the work is done: a folder that cannot be made, a package that is missing."""
+    try:
+        import h5netcdf  # noqa: F401
+        import matplotlib as mpl
+        import pyarrow  # noqa: F401
+        import xarray  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'{error}: pip install "epf_jax[cli]". Nothing was computed.') from error
+    mpl.use("Agg")
+    try:
+        (output / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--output: cannot make {output / 'figures'} ({error.strerror or error}).") from error
+
+
+def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]:
+    """Everything that a run found, a column each with a row for every observation."""
+    num = len(results.ess)
+    found: dict[str, Any] = {"t": np.arange(1, num + 1)}
+    if series.times is not None:
+        found["time"] = np.asarray([str(stamp) for stamp in series.times])
+    flat = series.y.reshape(num, -1)
+    found |= {name: flat[:, i] for i, name in enumerate(series.columns)}
+    for root, summary in (("theta", results.theta), ("x", results.x)):
+        parts = {"mean": summary.mean, "sd": summary.sd}
+        for i, level in enumerate(np.asarray(results.levels)):
+            parts[f"q{round(100 * float(level)):02d}"] = jax.tree.map(lambda leaf, i=i: leaf[..., i], summary.quantiles)
+        for part, tree in parts.items():
+            for name, values in scalars(tree, 1, root).items():
+                found[f"{root}.{name}.{part}" if name != root else f"{root}.{part}"] = values
+    found |= {"log_evidence": np.asarray(results.log_evidence), "log_score": log_scores(results)}
+    for name in ("ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed"):
+        found[name] = np.asarray(getattr(results, name))
+    return found
+
+
+def write_parquet(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:
+    """The columns as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def write_netcdf(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:
+    """The columns as variables along t in a netCDF file."""
+    import xarray as xr
+
+    rows = {name: ("t", values) for name, values in columns.items() if name != "t"}
+    data = xr.Dataset(rows, coords={"t": columns["t"]})
+    write_atomically(path, bytes(data.to_netcdf(engine="h5netcdf")))
+
+
+def write_page(
+    path: pathlib.Path, title: str, facts: list[str], warned: list[str], tables: list[Table], figures: list[Figure]
+) -> pathlib.Path:
+    """The page, its pictures inside it and beside it."""
+    parts = [f"<h1>{text_of(title)}</h1>", *(f"<p>{text_of(fact)}</p>" for fact in facts)]
+    parts += [f"<div class='claim partly'><p>{text_of(sentence)}</p></div>" for sentence in warned]
+    parts += [table_of(table) for table in tables]
+    for figure in figures:
+        picture, content = picture_of(figure)
+        write_atomically(path.parent / "figures" / f"{figure.name}.png", content)
+        parts.append(picture)
+    here = machine()
+    versions = ", ".join(f"{name} {here[name]}" for name in ("epf_jax", "jax", "numpyro", "python"))
+    parts.append(f"<p class='note'>{text_of(here['device'])} device, {text_of(here['date'])}; {text_of(versions)}.</p>")
+    write_atomically(path, page_of(title, parts))
+    return path

@@ -1,0 +1,121 @@
+"""What the commands share: the application, its console, its options, and how a refusal is told."""
+
+import contextlib
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
+
+import jax
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as Printed
+
+from epf_jax._version import __version__
+from epf_jax.caching import cache_compiled_programs
+from epf_jax.commands.methods import in_words
+from epf_jax.files import BusyError
+from epf_jax.page import Table
+
+app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
+console = Console()
+_WIDTH = 160  # characters of a table that goes to a file or a pipe
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="path/to/model.py:name, a StateSpaceModel in a Python file, or a filter built there. The file is run.",
+    ),
+]
+Data = Annotated[pathlib.Path, typer.Argument(metavar="DATA", help="A CSV file with its column names in line 1.")]
+Method = Annotated[str | None, typer.Option(help=f"One of {in_words()}. epf by default.")]
+Particles = Annotated[int | None, typer.Option(help="Number of particles, 1000 by default.", min=1)]
+Columns = Annotated[str | None, typer.Option(help="Columns that are observed, such as high,low. The rest by default.")]
+Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
+Time = Annotated[str | None, typer.Option(help='Column of time stamps; the model reads their steps as u["dt"].')]
+Unit = Annotated[
+    str | None, typer.Option(help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**31 - 1)]
+Output = Annotated[pathlib.Path, typer.Option(help="Folder of the report, the plots and the numbers.")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    """Static parameters of state-space models, learned online."""
+    if version:
+        console.print(f"epf_jax {__version__}", highlight=False)
+    elif context.invoked_subcommand is None:
+        console.print(context.get_help())
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """End the command with a message on standard error."""
+    typer.secho(f"epf: {message}", err=True, fg="red")
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """Say something on standard error, beside the results."""
+    typer.echo(f"epf: {message}", err=True)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """End the command with the reason where an argument, a file or the data are refused."""
+    try:
+        yield
+    except (ValueError, TypeError, ImportError, BusyError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        fail("interrupted.", 130)
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def keep_compiled_programs() -> None:
+    """Let the next process start without compiling, unless a folder has been set for that already."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        try:
+            cache_compiled_programs()
+        except OSError as error:
+            note(f"compiled programs are not kept ({error.strerror or error}); every start compiles.")
+
+
+def progress_bar() -> Progress:
+    """A progress bar on standard error."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=Console(file=sys.stderr))
+
+
+def show(table: Table) -> None:
+    """Print a table."""
+    columns = list(dict.fromkeys(key for row in table.rows for key in row))
+    printed = Printed(title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        printed.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(str(row.get(column, "")) for column in columns))
+    console.print(printed, width=None if console.is_terminal else _WIDTH)
+    if table.note:
+        console.print(table.note, style="dim", highlight=False)
+
+
+def written(value: Any) -> str:
+    """A number as it stands in a table."""
+    return f"{float(value):.4g}"

@@ -1,0 +1,161 @@
+"""`epf stream`: observations in, one a line; posterior summaries out, one a line."""
+
+import contextlib
+import enum
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import typer
+
+from epf_jax.checkpoints import check_path
+from epf_jax.commands.shared import (
+    Inputs,
+    Method,
+    Particles,
+    Seed,
+    Target,
+    app,
+    fail,
+    keep_compiled_programs,
+    names_in,
+    note,
+    refusals,
+)
+from epf_jax.commands.targets import build
+from epf_jax.files import held
+from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observation
+from epf_jax.series import y_shape
+from epf_jax.streaming import Line, Stream, as_json
+
+
+class OnError(enum.StrEnum):
+    """What a line that cannot be read does."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+@app.command("stream")
+def stream_command(
+    model: Target,
+    method: Method = None,
+    particles: Particles = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns that are observed, by name, or by position from 1 without a header.")
+    ] = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    checkpoint: Annotated[pathlib.Path | None, typer.Option(help="File that the state is kept in.")] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Write the checkpoint, and then the lines, of so many observations at once.", min=1)
+    ] = 1,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="The input begins at its first observation again: pass over those counted.")
+    ] = False,
+    sequence: Annotated[
+        str | None,
+        typer.Option(help="Column of increasing whole numbers: one counted before is not counted again."),
+    ] = None,
+    on_error: Annotated[OnError, typer.Option(help="What a line that cannot be read does.")] = OnError.stop,
+) -> None:
+    """Learn from observations as they come: one a line in, one JSON summary of the posterior a line out, each flushed.
+
+    A line is a number, CSV (the first line may be a header) or JSON: a number, a list, or an object with named columns.
+    null, NaN and an empty cell are missing values; blank lines are passed over. A line that cannot be read is told on
+    standard error with its number and the reason, and stops the stream or is skipped, as --on-error says.
+
+    With --checkpoint FILE, an observation is acknowledged when its output line is written, and the checkpoint holds it
+    before that: the process may be killed at any moment, and no acknowledged observation is lost. Started again with
+    the same FILE, the first line written is the posterior as the checkpoint holds it: its "t" is the number of
+    observations counted, which may be ahead by those whose lines were not written any more. (Without a checkpoint in
+    FILE yet, it is the prior's, with "t": 0.) To count none twice, go on with observation t + 1; or give the whole
+    input again with --replay; or number the lines, --sequence NAME, and send again whatever was not acknowledged:
+    numbers counted before are answered by a line with "repeated": true and change nothing. The numbers are those of a
+    process that was never stopped, bit for bit. One process at a time may use FILE.
+    """
+    keep_compiled_programs()
+    names, read_inputs = names_in(columns), names_in(inputs)
+    with contextlib.ExitStack() as stack, refusals():
+        if checkpoint is not None:
+            stack.enter_context(held(check_path(checkpoint)))
+        elif replay or checkpoint_every > 1:
+            raise ValueError("--checkpoint: --replay and --checkpoint-every speak of a checkpoint; name its file.")
+        example = {name: jnp.zeros(()) for name in read_inputs} or None
+        filter_ = build(model, method, particles, example)
+        shape = y_shape(filter_)
+        if shape is None:
+            raise ValueError("--inputs: the model reads inputs; name their columns.") from filter_.model.shapes.problem
+        stream = Stream(filter_, seed, checkpoint)
+        kept = stream.notes.get("header")
+        reader = LineReader(shape, names, read_inputs, sequence, jnp.result_type(float), kept)
+        if checkpoint is not None:
+            note(f"{checkpoint} holds {stream.t} observations." if stream.resumed else f"{checkpoint} is new.")
+            _write([{**stream.line, "resumed": stream.resumed}])
+        _Loop(stream, reader, checkpoint_every, on_error, stream.t if replay else 0).run()
+
+
+class _Loop:
+    """The lines in turn: read, counted, kept, and only then answered."""
+
+    def __init__(self, stream: Stream, reader: LineReader, every: int, on_error: OnError, num_replayed: int):
+        self._stream, self._reader, self._every, self._on_error = stream, reader, every, on_error
+        self._to_pass_over = num_replayed
+        self._waiting: list[Line] = []
+
+    def run(self) -> None:
+        for number, line in enumerate(_lines(), 1):
+            try:
+                observation = self._reader.read(line)
+                if observation is not None:
+                    self._count(observation)
+            except LineError as error:
+                if self._on_error is OnError.stop or isinstance(error, HeaderError):
+                    self._answer()
+                    fail(f"line {number}: {error}. Stopped, with {self._stream.t} observations counted.", 1)
+                note(f"line {number}: {error}. Skipped.")
+        self._answer()
+
+    def _count(self, observation: Observation) -> None:
+        if self._to_pass_over:
+            self._to_pass_over -= 1
+            return
+        number, last = observation.sequence, self._stream.sequence
+        if number is not None and last is not None and number <= last:
+            self._answer()
+            _write([{"t": self._stream.t, "sequence": number, "repeated": True}])
+            return
+        self._waiting.append(self._stream.take(observation))
+        if len(self._waiting) >= self._every:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Keep what was counted, then acknowledge it."""
+        if self._waiting:
+            self._stream.notes["header"] = self._reader.header
+            self._stream.save()
+            _write(self._waiting)
+            self._waiting = []
+
+
+def _lines() -> Iterator[bytes]:
+    """The lines of standard input; of one that is too long, only as much as shows that it is."""
+    source: Any = sys.stdin.buffer
+    while line := source.readline(LONGEST + 2):
+        rest = line
+        while not rest.endswith(b"\n") and len(line) > LONGEST and (rest := source.readline(LONGEST)):
+            pass
+        yield line
+
+
+def _write(lines: list[Line]) -> None:
+    try:
+        sys.stdout.write("".join(f"{as_json(line)}\n" for line in lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads any more, as after `| head`. Python would try to flush what is left once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None

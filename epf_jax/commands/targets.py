@@ -1,0 +1,82 @@
+"""`path/to/model.py:name`: the model, or the filter, that a Python file defines. The file is code, and is run."""
+
+import dataclasses
+import importlib.util
+import pathlib
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+from epf_jax.checks import brief
+from epf_jax.commands.methods import DEFAULT_METHOD, filter_of
+from epf_jax.filters import Filter
+from epf_jax.model import StateSpaceModel
+
+
+def target_of(text: str) -> StateSpaceModel | Filter:
+    """The model or filter that the text names, or an error: the file, the name or its kind is wrong."""
+    file, _, name = text.rpartition(":")
+    if not file or not name.isidentifier():
+        raise ValueError(f"MODEL: expected path/to/model.py:name, got {text!r}.")
+    path = pathlib.Path(file).expanduser()
+    if not path.is_file():
+        raise ValueError(f"MODEL: there is no file {path}.")
+    module = _run(path)
+    there = {key: value for key, value in vars(module).items() if isinstance(value, StateSpaceModel | Filter)}
+    listed = f"It has {', '.join(there)}." if there else "It has none: write model = epf.StateSpaceModel(...)."
+    if name not in vars(module):
+        raise ValueError(f"MODEL: {path} has no {name!r}. Of models and filters: {listed}")
+    found = getattr(module, name)
+    if not isinstance(found, StateSpaceModel | Filter):
+        hint = f" Call it in the file: model = {name}()." if callable(found) else ""
+        raise ValueError(
+            f"MODEL: {name} in {path} is {_kind(found)}, and not an epf.StateSpaceModel or a filter.{hint} "
+            f"Of models and filters: {listed}"
+        )
+    return found
+
+
+def build(text: str, method: str | None, num_particles: int | None, example_input: Any = None) -> Filter:
+    """The filter that the options ask for; inputs show a model that has no example of them what a row looks like."""
+    return filter_for(target_of(text), method, num_particles, example_input)
+
+
+def filter_for(
+    found: StateSpaceModel | Filter, method: str | None, num_particles: int | None, example_input: Any = None
+) -> Filter:
+    """The filter itself, or the method's for the model."""
+    if isinstance(found, Filter):
+        if method is not None or num_particles is not None:
+            raise ValueError(
+                f"MODEL: it is a filter already, {found!r}, with its own method and number of particles; leave "
+                "--method and --particles out."
+            )
+        return found
+    if found.example_input is None and example_input is not None:
+        found = dataclasses.replace(found, example_input=example_input)
+    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles)
+
+
+def _run(path: pathlib.Path) -> ModuleType:
+    """The file, run as a module; its folder can be imported from, as when python runs it."""
+    name = f"epf_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"MODEL: {path} is not a Python file (.py).")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file may raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise ValueError(f"MODEL: running {path} failed{where}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__}: {brief(value)}"

@@ -1,0 +1,224 @@
+"""Tables as people have them (pandas, polars, pyarrow, NumPy, dicts of columns) made into what a filter takes.
+
+    series = epf.from_table(table, columns=["high", "low"], time="date", unit="days", inputs=["volume"])
+    results = epf.run(key, filter_, series.y, inputs=series.inputs)
+
+A model reads the inputs by their names: `u["dt"]`, the time since the observation before, and `u["volume"]`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from epf_jax.tables import columns_of, complete, count_of, listed, numbers_of, plain
+from epf_jax.times import RowName, time_steps
+
+STEP = "dt"  # the input that a time column becomes
+
+
+class Series(NamedTuple):
+    """A table as a filter takes it.
+
+    Attributes:
+        y: observations, time first, NaN where missing.
+        inputs: for `run(..., inputs=...)`: a dict of columns, the time steps as "dt"; None where none were asked for.
+        columns: the names of y's components.
+        times: the time column as it was, or None.
+    """
+
+    y: np.ndarray
+    inputs: dict[str, np.ndarray] | None
+    columns: tuple[str, ...]
+    times: np.ndarray | None = None
+
+
+class Panel(NamedTuple):
+    """Several series of unequal length, for `replicate`.
+
+    The shorter ones are padded at their end with NaN, which are missing observations: they have probability one
+    whatever theta is, so that neither theta's posterior nor the evidence learns from them. Results are read where each
+    series ends, `panel.last(results.theta.mean)`: later rows add nothing but rounding and theta's further moves.
+
+    Attributes:
+        y: one series for each name, of shape (B, T, ...).
+        inputs: for `replicate(..., inputs=..., inputs_per_series=True)`, padded with their last row; or None.
+        lengths: the number of observations of each.
+        names: of the series.
+        columns: the names of y's components.
+    """
+
+    y: np.ndarray
+    inputs: dict[str, np.ndarray] | None
+    lengths: np.ndarray
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def last(self, values: Any) -> Any:
+        """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series."""
+
+        def pick(leaf):
+            if leaf.shape[:2] != self.y.shape[:2]:
+                raise ValueError(
+                    f"values: expected arrays of shape {self.y.shape[:2]} and more, one row for each series and step, "
+                    f"such as results.theta or results.log_evidence, got shape {leaf.shape}."
+                )
+            return leaf[np.arange(len(self.lengths)), self.lengths - 1]
+
+        return jax.tree.map(pick, values)
+
+
+def from_table(
+    table: Any,
+    columns: str | Sequence[str] | None = None,
+    *,
+    time: str | None = None,
+    unit: str | None = None,
+    start: Any = None,
+    inputs: str | Sequence[str] = (),
+) -> Series:
+    """Observations and inputs from a table.
+
+    Args:
+        table: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or an array of shape (T, d), whose
+            columns are called "0", "1", ...
+        columns: what is observed: one name for a model that observes a number, a list for one that observes a vector;
+            by default every column that is neither time nor input.
+        time: the column of time stamps, which must increase: numbers, dates, or ISO 8601 text. It becomes the input
+            "dt", the time since the observation before.
+        unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
+        start: the time of the initial state, before the first stamp; by default the first "dt" is the others' median.
+        inputs: further columns that the model reads as `u[name]`; none of their values may be missing.
+
+    A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
+    """
+    return series_of(columns_of(table), columns, time, unit, start, inputs, lambda i: f"row {i} (the first is 0)")
+
+
+def series_of(
+    table: dict[str, Any],
+    columns: str | Sequence[str] | None,
+    time: str | None,
+    unit: str | None,
+    start: Any,
+    inputs: str | Sequence[str],
+    row: RowName,
+) -> Series:
+    """`from_table` of columns by name; `row(i)` is what messages call row i."""
+    inputs = _names(inputs)
+    taken = {*inputs, time}
+    chosen = tuple(name for name in table if name not in taken) if columns is None else _names(columns)
+    for argument, names in (("columns", chosen), ("inputs", inputs), ("time", () if time is None else (str(time),))):
+        for name in names:
+            if name not in table:
+                raise ValueError(f"{argument}: the table has no column {name!r}; it has {listed(table)}.")
+    if not chosen or not len(next(iter(table.values()))):
+        raise ValueError(f"table: expected observations, got a table without {'columns' if not chosen else 'rows'}.")
+    if time is None and (unit is not None or start is not None):
+        raise ValueError("time: unit and start speak of a column of time stamps; name it, time='date'.")
+    y = np.stack([numbers_of(table[name], name, row) for name in chosen], axis=-1)
+    y = y[:, 0] if isinstance(columns, str | int) or (columns is None and len(chosen) == 1) else y
+    rows = {name: complete(numbers_of(table[name], name, row), name, row) for name in inputs}
+    if time is None:
+        return Series(y, rows or None, chosen)
+    stamps = plain(table[str(time)])
+    return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start), **rows}, chosen, stamps)
+
+
+def panel(
+    tables: Any,
+    columns: str | Sequence[str] | None = None,
+    *,
+    by: str | None = None,
+    time: str | None = None,
+    unit: str | None = None,
+    start: Any = None,
+    inputs: str | Sequence[str] = (),
+) -> Panel:
+    """Several series, of unequal length perhaps, as one batch for `epf.replicate`.
+
+    Args:
+        tables: a dict (or a list) of tables, arrays or `Series`; with `by`, one long table.
+        columns: as in `from_table`, and so are time, unit, start and inputs.
+        by: the column that says which series a row belongs to.
+        time: the column of time stamps.
+        unit: of the time steps.
+        start: the time of every initial state.
+        inputs: further columns that the model reads.
+
+    For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel.y)`.
+    """
+    parts = _parts(tables, by)
+    if not parts:
+        raise ValueError("tables: expected at least one series, got none.")
+    found: dict[str, Series] = {}
+    for name, part in parts.items():
+        try:
+            kept = part if isinstance(part, Series) else None
+            found[name] = kept or from_table(part, columns, time=time, unit=unit, start=start, inputs=inputs)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"series {name!r}: {error}") from error
+    first = next(iter(found.values()))
+    for name, series in found.items():
+        kind, expected = ((s.y.shape[1:], sorted(s.inputs or ())) for s in (series, first))
+        if kind != expected:
+            raise ValueError(
+                f"series {name!r}: one observation has shape {kind[0]} and the inputs are {kind[1]}, unlike the first "
+                f"series' {expected[0]} and {expected[1]}."
+            )
+    lengths = np.array([len(series.y) for series in found.values()])
+    y = np.stack([_padded(series.y, lengths.max(), np.nan) for series in found.values()])
+    rows = None
+    if first.inputs is not None:
+        each = [series.inputs or {} for series in found.values()]
+        rows = {u: np.stack([_padded(s[u], lengths.max(), s[u][-1]) for s in each]) for u in first.inputs}
+    return Panel(y, rows, lengths, tuple(found), first.columns)
+
+
+def _parts(tables: Any, by: str | None) -> dict[str, Any]:
+    if by is not None:
+        table = columns_of(tables)
+        if by not in table:
+            raise ValueError(f"by: the table has no column {by!r}; it has {listed(table)}.")
+        groups = [str(value) for value in plain(table[by])]
+        rest = {name: plain(column) for name, column in table.items() if name != by}
+        which = {group: np.array([g == group for g in groups]) for group in dict.fromkeys(groups)}
+        return {group: {name: column[rows] for name, column in rest.items()} for group, rows in which.items()}
+    if isinstance(tables, Mapping):
+        return {str(name): part for name, part in tables.items()}
+    if isinstance(tables, list | tuple):
+        return {str(i): part for i, part in enumerate(tables)}
+    raise TypeError(
+        f"tables: expected a dict or a list of tables, or one long table and by='column', got {type(tables).__name__}."
+    )
+
+
+def _padded(values: np.ndarray, length: int, filler: Any) -> np.ndarray:
+    missing = length - len(values)
+    return np.concatenate([values, np.broadcast_to(filler, (missing, *values.shape[1:]))]) if missing else values
+
+
+def table_array(name: str, table: Any, shape: tuple[int, ...] | None) -> np.ndarray:
+    """A table as the array of a series, one observation of the given shape a row; all columns count."""
+    columns = columns_of(table)
+    found = from_table(columns, list(columns)).y
+    return shaped(found, tuple(columns), shape, name)
+
+
+def shaped(y: np.ndarray, columns: Sequence[str], shape: tuple[int, ...] | None, argument: str) -> np.ndarray:
+    """Y of shape (T, d) as a series of the model's shape, or an error if the model observes something else."""
+    if shape is None:
+        return y
+    if math.prod(shape) != len(columns):
+        raise ValueError(
+            f"{argument}: the model observes {count_of(math.prod(shape), 'number')} a time (shape {shape}), got "
+            f"{count_of(len(columns), 'column')}: {listed(columns)}. Choose those that the model observes, "
+            "in its order."
+        )
+    return y.reshape(len(y), *shape)
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (str(given),) if isinstance(given, str | int) else tuple(str(name) for name in given)

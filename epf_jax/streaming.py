@@ -1,0 +1,146 @@
+"""A filter fed one observation at a time, with a summary of the posterior after each, and a checkpoint of it all.
+
+Step t draws from `fold_in(key_steps, t)`, as in `run`: a stream that was stopped anywhere and goes on from its
+checkpoint gives the numbers of one that never stopped, and those of `run`, bit for bit.
+"""
+
+import json
+import pathlib
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
+from epf_jax.filters import Filter, FilterState
+from epf_jax.lines import LineError, Observation
+from epf_jax.results import record, scalars, summarise
+from epf_jax.series import check_series
+from epf_jax.sweep import LEVELS
+
+Line = dict[str, Any]
+_KIND = "stream"
+
+
+class Stream:
+    """A filter's state, and what is told of it.
+
+    Attributes:
+        t: how many observations it has counted.
+        sequence: the number of the last one, where observations are numbered.
+        line: the summary after the last observation, or of the prior.
+        notes: what else a checkpoint should hold, such as the header of a CSV.
+        resumed: whether a checkpoint was there.
+    """
+
+    def __init__(self, filter_: Filter, seed: int, checkpoint: pathlib.Path | None = None):
+        """Begin with the prior, or go on from the checkpoint where the file exists."""
+        self._filter, self._seed, self._checkpoint = filter_, seed, checkpoint
+        key_init, self._key_steps = jax.random.split(jax.random.key(seed))
+        self.resumed = checkpoint is not None and checkpoint.exists()
+        self.sequence: int | None = None
+        self.notes: dict[str, Any] = {}
+        if checkpoint is not None and checkpoint.exists():
+            self._state: FilterState = self._resume(checkpoint)
+        else:
+            self._state = filter_.init(key_init)
+            self.line: Line = _prior_line(self._state)
+        self.t = int(self._state.t)
+
+    def take(self, observation: Observation) -> Line:
+        """Count one more observation, and summarise the posterior; not yet in the checkpoint."""
+        y = observation.y
+        if y.ndim and np.isnan(y).any():
+            _check_missing(y, self._filter)
+        u = None if observation.u is None else {k: jnp.asarray(value, float) for k, value in observation.u.items()}
+        self._state, info = self._filter.step(_fold_in(self._key_steps, self.t + 1), self._state, y, u)
+        row = jax.device_get(_row(self._state, info))
+        self.t += 1
+        self.sequence = self.sequence if observation.sequence is None else observation.sequence
+        self.line = _line(self.t, row, observation.sequence)
+        return self.line
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is to be one: what was taken is then never lost."""
+        if self._checkpoint is not None:
+            kept = {"kind": _KIND, "seed": self._seed, "sequence": self.sequence, "line": self.line, **self.notes}
+            write_checkpoint(self._checkpoint, self._filter, self._state, kept)
+
+    def _resume(self, path: pathlib.Path) -> FilterState:
+        state, notes = read_checkpoint(path, self._filter, state_like(self._filter))
+        if notes.get("kind") != _KIND:
+            raise CheckpointError(f"{path}: it is a checkpoint, but not of a stream. Choose another file.")
+        if notes["seed"] != self._seed:
+            raise CheckpointError(
+                f"{path}: the stream was begun with --seed {notes['seed']}, and goes on with that seed only; got "
+                f"{self._seed}."
+            )
+        self.sequence, self.line = notes["sequence"], notes["line"]
+        self.notes = {name: notes[name] for name in notes if name not in ("kind", "seed", "sequence", "line")}
+        return state
+
+
+def _check_missing(y: np.ndarray, filter_: Filter) -> None:
+    """Refuse an observation of which some components are missing, where its distribution knows no such thing."""
+    try:
+        check_series(y[None], filter_, ndim_batch=0)
+    except ValueError as error:
+        raise LineError(str(error).removeprefix("y: ").rstrip(".")) from error
+
+
+def as_json(line: Line) -> str:
+    """The line as JSON; what is no finite number is null."""
+    return json.dumps(line, allow_nan=False)
+
+
+_fold_in = jax.jit(jax.random.fold_in)
+
+
+@jax.jit
+def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], Any]:
+    return record(state, info, tuple(LEVELS.values()), history=False), info.log_increment
+
+
+@jax.jit
+def _summaries(state: FilterState) -> tuple[Any, Any]:
+    levels = tuple(LEVELS.values())
+    return summarise(state.theta, state.log_weights, levels), summarise(state.x, state.log_weights, levels)
+
+
+def _line(t: int, row: Any, sequence: int | None) -> Line:
+    found, log_score = row
+    line = {
+        "t": t,
+        **_posterior(found["theta"], found["x"]),
+        "log_evidence": _number(found["log_evidence"]),
+        "log_score": _number(log_score),
+        "ess": _number(found["ess"]),
+        "acceptance": _number(found["acceptance"]),
+        "collapsed": bool(found["collapsed"]),
+    }
+    return line if sequence is None else {**line, "sequence": sequence}
+
+
+def _prior_line(state: FilterState) -> Line:
+    theta, x = jax.device_get(_summaries(state))
+    return {"t": 0, **_posterior(theta, x), "log_evidence": 0.0}
+
+
+def _posterior(theta: Any, x: Any) -> Line:
+    return {"theta": _moments(theta, "theta"), "x": _moments(x, "x")}
+
+
+def _moments(summary: Any, root: str) -> dict[str, dict[str, float | None]]:
+    """Mean, sd and quantiles of every scalar component by its name."""
+    named = partial(scalars, root=root)
+    columns = {"mean": named(summary.mean), "sd": named(summary.sd)}
+    levels = jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, 0), summary.quantiles)
+    columns |= {name: named(jax.tree.map(lambda leaf, j=j: leaf[j], levels)) for j, name in enumerate(LEVELS)}
+    return {name: {column: _number(columns[column][name]) for column in columns} for name in columns["mean"]}
+
+
+def _number(value: Any) -> float | None:
+    """The shortest decimal that gives the same bits back; None where it is not finite."""
+    return float(str(value)) if np.isfinite(value) else None

@@ -1,0 +1,115 @@
+"""Tables of any make as columns by name, and columns as numbers: or the row and the value that is none."""
+
+import csv
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from epf_jax.checks import brief
+from epf_jax.lines import as_number
+from epf_jax.times import RowName
+
+_TABLES = frozenset({"pandas", "polars", "pyarrow"})
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a table or a column of pandas, polars or pyarrow."""
+    return type(value).__module__.split(".")[0] in _TABLES and hasattr(value, "__len__")
+
+
+def columns_of(table: Any) -> dict[str, Any]:
+    """The columns of a table by name, each as it is."""
+    if isinstance(table, Mapping):
+        columns = {str(name): column for name, column in table.items()}
+    elif hasattr(table, "column_names"):  # pyarrow
+        columns = {name: table[name] for name in table.column_names}
+    elif is_table(table) and hasattr(table, "columns"):
+        names = [str(name) for name in table.columns]
+        if len(set(names)) < len(names):
+            raise ValueError(f"table: a column's name stands twice, in {listed(names)}. Rename one.")
+        columns = {str(name): table[name] for name in table.columns}
+    elif getattr(getattr(table, "dtype", None), "names", None):  # NumPy's structured arrays
+        columns = {name: table[name] for name in table.dtype.names}
+    else:
+        array = plain(table)
+        if array.ndim not in (1, 2):
+            raise TypeError(
+                f"table: expected a DataFrame, a dict of columns, or an array of shape (T, d), got {brief(table)}."
+            )
+        name = getattr(table, "name", None)
+        flat = array.reshape(len(array), -1)
+        columns = {str(name if name and array.ndim == 1 else i): flat[:, i] for i in range(flat.shape[1])}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"table: its columns have unequal lengths, {brief(lengths)}.")
+    return columns
+
+
+def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
+    """The columns of a CSV file as text, by the names in its first line, and how its rows are called."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            rows, lines = [], []
+            for row in reader:
+                if row:  # a blank line
+                    rows.append(row)
+                    lines.append(reader.line_num)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: it cannot be read as CSV ({getattr(error, 'strerror', None) or error}).") from error
+    if len(rows) < 2:
+        raise ValueError(f"{path}: expected a line of column names and then rows, got {count_of(len(rows), 'line')}.")
+    names = [name.strip() for name in rows[0]]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(names):
+            raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
+    return {name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, lambda i: f"line {lines[i + 1]}"
+
+
+def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:
+    """A column as floats, NaN where a value is missing."""
+    array = plain(column)
+    if array.dtype.kind in "fiu":
+        values = array.astype(float)
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise ValueError(f"column {name!r}, {row(int(infinite[0]))}: the value is infinite; no density allows it.")
+        return values
+    found = np.empty(len(array))
+    for i, value in enumerate(array):
+        try:
+            found[i] = as_number(None if type(value).__name__ in ("NAType", "NaTType") else value)
+        except ValueError as error:
+            raise ValueError(f"column {name!r}, {row(i)}: {error}. Write a number, or leave the cell empty.") from error
+    return found
+
+
+def complete(values: np.ndarray, name: str, row: RowName) -> np.ndarray:
+    """The values of an input, or an error where one is missing."""
+    missing = np.flatnonzero(np.isnan(values))
+    if len(missing):
+        raise ValueError(
+            f"inputs: column {name!r}, {row(int(missing[0]))}: the value is missing ({len(missing)} in all), and a "
+            "model needs every input. Fill it in."
+        )
+    return values
+
+
+def plain(column: Any) -> np.ndarray:
+    """A column as a NumPy array; numbers with gaps may come as objects."""
+    return np.asarray(column) if is_table(column) or isinstance(column, np.ndarray) else np.array(list(column), object)
+
+
+def listed(names: Iterable[Any]) -> str:
+    """The names, as many as fit a line."""
+    written = ", ".join(map(str, names))
+    return written if len(written) <= 120 else f"{written[:117]}..."
+
+
+def count_of(count: int, noun: str) -> str:
+    """Such as "1 column" and "2 columns"."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"

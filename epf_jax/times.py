@@ -1,0 +1,121 @@
+"""Time stamps as people write them, and the time between them as models read it."""
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from epf_jax.checks import brief
+from epf_jax.lines import as_number
+
+UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0}
+_NANOSECONDS = 10**9  # of a second
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+RowName = Callable[[int], str]
+
+
+def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: Any) -> np.ndarray:
+    """The time before each observation, since the one before it; T numbers in the unit.
+
+    Args:
+        stamps: one for each observation: numbers, dates, or ISO 8601 text such as 2024-01-31T12:00:00.
+        name: of their column.
+        row: `row(i)`, how a row is called in messages.
+        unit: of the differences of dates, one of `UNITS`; None for numbers, whose differences stay as they are.
+        start: the stamp of the initial state x_0; by default the first step is as long as the median of the others.
+    """
+    values, dated = _values(list(stamps), name, row)
+    if dated != (unit is not None):
+        raise ValueError(
+            f"unit: the stamps in column {name!r} are dates, so say in which unit the model counts time, such as "
+            "unit='days'."
+            if dated
+            else f"unit: column {name!r} holds numbers, whose differences are taken as they are; leave the unit out."
+        )
+    if unit is not None and unit not in UNITS:
+        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}.")
+    scale = 1.0 if unit is None else _NANOSECONDS * UNITS[unit]
+    steps = np.diff(values) / scale  # dates are whole numbers until here, so that no difference is rounded away
+    _check_increasing(steps, stamps, name, row)
+    return np.concatenate([[_first_step(values[0], steps, name, scale, start)], steps])
+
+
+def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: Any) -> float:
+    if start is None:
+        if not len(steps):
+            raise ValueError(f"start: one stamp in column {name!r} makes no step; give the time of x_0 as start.")
+        return float(np.median(steps))
+    (at,), dated = _values([start], "start", lambda i: "the time of x_0")
+    if dated != np.issubdtype(type(first), np.integer):
+        raise ValueError(f"start: expected a stamp like those in column {name!r}, got {brief(start)}.")
+    if not first > at:
+        raise ValueError(f"start: expected a time before the first stamp in column {name!r}, got {brief(start)}.")
+    return float((first - at) / scale)
+
+
+def _check_increasing(steps: np.ndarray, stamps: Any, name: str, row: RowName) -> None:
+    wrong = np.flatnonzero(~(steps > 0))
+    if not len(wrong):
+        return
+    i = int(wrong[0]) + 1
+    before, here = str(stamps[i - 1]), str(stamps[i])
+    if steps[i - 1] == 0:
+        raise ValueError(
+            f"time: column {name!r}, {row(i)}: the stamp {here} stands in the row before, too ({len(wrong)} such or "
+            "unsorted rows in all). Keep one row for each time, the mean of several, say."
+        )
+    raise ValueError(
+        f"time: column {name!r}, {row(i)}: {here} comes before {before} of the row before. Sort the table by {name!r}."
+    )
+
+
+def _values(stamps: list[Any], name: str, row: RowName) -> tuple[np.ndarray, bool]:
+    """The stamps as numbers, whole nanoseconds since 1970 if they are dates, and whether they are."""
+    found, kinds = [], set()
+    for i, stamp in enumerate(stamps):
+        try:
+            value, kind = _value(stamp)
+        except ValueError as error:
+            raise ValueError(f"time: column {name!r}, {row(i)}: {error}.") from error
+        found.append(value)
+        kinds.add(kind)
+        if len(kinds) > 1:
+            raise ValueError(
+                f"time: column {name!r}, {row(i)}: {brief(str(stamp))} is {kind}, and those before it are "
+                f"{(kinds - {kind}).pop()}. Write all stamps in one way."
+            )
+    dated = kinds != {"a number"}
+    return np.array(found, np.int64 if dated else float), dated
+
+
+def _value(stamp: Any) -> tuple[float | int, str]:
+    if isinstance(stamp, np.datetime64):
+        if np.isnat(stamp):
+            raise ValueError("the time is missing; every observation needs its time")
+        return int(stamp.astype("datetime64[ns]").astype(np.int64)), "a date"
+    if isinstance(stamp, str):
+        try:
+            stamp = as_number(stamp)
+        except ValueError:
+            stamp = _from_iso(stamp)
+    if isinstance(stamp, datetime.date) and not isinstance(stamp, datetime.datetime):
+        stamp = datetime.datetime(stamp.year, stamp.month, stamp.day)
+    if isinstance(stamp, datetime.datetime):
+        if stamp != stamp:  # pandas.NaT
+            raise ValueError("the time is missing; every observation needs its time")
+        zoned = stamp.tzinfo is not None
+        since = (stamp if zoned else stamp.replace(tzinfo=datetime.UTC)) - _EPOCH
+        seconds = since.days * 86400 + since.seconds
+        return seconds * _NANOSECONDS + since.microseconds * 1000, "a date with its time zone" if zoned else "a date"
+    number = as_number(stamp)
+    if number != number:
+        raise ValueError("the time is missing; every observation needs its time")
+    return number, "a number"
+
+
+def _from_iso(text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ValueError(f"{brief(text)} is neither a number nor a date such as 2024-01-31") from error

@@ -1,0 +1,462 @@
+"""Claims about the command line: from a model's file and a table to a posterior, or to a reason; never to a traceback."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import epf_jax as epf
+from epf_jax.commands import app
+from epf_jax.commands.methods import METHODS, filter_of
+from epf_jax.streaming import Stream
+
+MODEL_FILE = """
+import jax.numpy as jnp
+import numpyro.distributions as dist
+import epf_jax as epf
+
+model = epf.models.ar1()
+sin = epf.models.sinusoid()
+filter_ = epf.storvik_filter(model, 32)
+number = 3
+
+def build():
+    return model
+
+pair = epf.StateSpaceModel(
+    prior={"phi": dist.Normal(0.0, 0.5)},
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+    observation=lambda theta, x, u: dist.Normal(jnp.stack([x, -x]), 0.5).to_event(1),
+)
+joint = epf.StateSpaceModel(
+    prior=pair.prior,
+    initial=pair.initial,
+    transition=pair.transition,
+    observation=lambda theta, x, u: dist.Dirichlet(jnp.ones(3) + jnp.exp(x)),
+)
+timed = epf.StateSpaceModel(
+    prior={"phi": dist.Normal(0.0, 0.5)},
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["rain"], jnp.sqrt(u["dt"])),
+    observation=lambda theta, x, u: dist.Normal(x, 0.5),
+)
+"""
+Y = np.asarray(epf.simulate(jax.random.key(0), epf.models.ar1(), {"phi": 0.8}, 20)[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    (path / "model.py").write_text(MODEL_FILE)
+    (path / "data.csv").write_text("y\n" + "".join(f"{value!r}\n" for value in Y.tolist()))
+    rows = (f"2024-01-{day:02d},{value!r},0.5,{-value!r}\n" for day, value in enumerate(Y.tolist(), 1))
+    (path / "wide.csv").write_text("day,y,rain,z\n" + "".join(rows))
+    return path
+
+
+def epf_command(*arguments, given=None):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
+
+
+def refused(message, *arguments, code=2, given=None):
+    result = epf_command(*arguments, given=given)
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert re.search(message, result.stderr), result.stderr
+    assert "Traceback" not in result.output
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------ model files
+
+
+def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path):
+    data = folder / "data.csv"
+    for target, message in (
+        ("model.py", r"MODEL: expected path/to/model.py:name, got 'model.py'"),
+        ("none.py:model", r"MODEL: there is no file .*none.py"),
+        (f"{folder}/model.py:nothing", r"has no 'nothing'\. Of models and filters: It has model, sin, filter_, pair"),
+        (f"{folder}/model.py:number", r"number in .* is int: 3, and not an epf.StateSpaceModel"),
+        (f"{folder}/model.py:build", r"Call it in the file: model = build\(\)"),
+        (f"{folder}/data.csv:model", r"is not a Python file"),
+    ):
+        refused(message, "fit", target, data, "--output", tmp_path)
+    for text, message in (
+        ("import nowhere_to_be_found", "line 1: ModuleNotFoundError: No module named"),
+        ("x = 1\ny = 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def", "SyntaxError"),
+        ("model = 1", r"It has none: write model = epf"),
+    ):
+        (tmp_path / "bad.py").write_text(text)
+        refused(message, "fit", f"{tmp_path}/bad.py:other", data, "--output", tmp_path)
+
+
+def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
+    message = r"--method: there is no 'kalman'; choose one of epf, storvik, liu-west, sir"
+    for command in (("fit", "--method"), ("compare", "--methods")):
+        refused(
+            message,
+            command[0],
+            f"{folder}/model.py:model",
+            folder / "data.csv",
+            "--output",
+            tmp_path,
+            command[1],
+            "kalman",
+        )
+    refused("leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
+    for name in METHODS:
+        assert isinstance(filter_of(name, epf.models.ar1(), 8), epf.Filter)
+
+
+# ------------------------------------------------------------------------------------------------------------- fit
+
+
+@pytest.fixture(scope="module")
+def fitted(folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("fitted")
+    arguments = ("fit", f"{folder}/model.py:filter_", folder / "data.csv", "--seed", 1, "--output", output)
+    result = epf_command(*arguments, "--checkpoint", output / "fit.epf")
+    assert result.exit_code == 0, (result.output, result.exception)
+    return output, result, arguments
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return epf.run(jax.random.key(1), epf.storvik_filter(epf.models.ar1(), 32), Y)
+
+
+def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected):
+    output, result, _ = fitted
+    assert re.search(r"parameter +mean +sd +5% +50% +95%", result.stdout)
+    assert f"{float(expected.theta.mean['phi'][-1]):.4g}" in result.stdout
+    assert f"{float(expected.log_evidence[-1]):.3f}" in result.stdout
+    assert "filtering" in result.stderr
+    assert "20/20" in result.stderr
+    table, data = (
+        pq.read_table(output / "fit.parquet").to_pydict(),
+        xr.load_dataset(output / "fit.nc", engine="h5netcdf"),
+    )
+    for found in (table, data):
+        np.testing.assert_array_equal(np.float32(found["log_evidence"]), expected.log_evidence)
+        np.testing.assert_array_equal(np.float32(found["theta.phi.mean"]), expected.theta.mean["phi"])
+        np.testing.assert_array_equal(np.float32(found["theta.phi.q95"]), expected.theta.quantiles["phi"][:, -1])
+        np.testing.assert_array_equal(np.float32(found["x.sd"]), expected.x.sd)
+        np.testing.assert_array_equal(np.float32(found["y"]), Y)
+
+
+def test_the_report_of_a_fit_stands_alone(fitted):
+    output, _, _ = fitted
+    page = (output / "fit.html").read_text()
+    assert page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 2
+    assert not re.search(r"(src|href)='http", page)
+    assert "Posterior after 20 observations" in page
+    assert "seed 1" in page
+
+
+def test_a_fit_goes_on_from_its_checkpoint_when_rows_are_added_and_refuses_other_data(
+    fitted, folder, tmp_path, expected
+):
+    from epf_jax.commands.fitting import filter_series
+    from epf_jax.data import Series
+
+    filter_, counted = epf.storvik_filter(epf.models.ar1(), 32), []
+    for num in (8, 20, 20):
+        results = filter_series(filter_, Series(Y[:num], None, ("y",)), 1, tmp_path / "fit.epf", counted.append)
+    # `advance` is told first what is there: nothing, then the 8 rows, then all
+    assert counted[0] == 0
+    assert counted[-1] == 20
+    assert sum(counted) == 8 + 20 + 20
+    for name in ("log_evidence", "ess", "acceptance"):
+        np.testing.assert_array_equal(getattr(results, name), getattr(expected, name))
+    np.testing.assert_array_equal(results.theta.mean["phi"], expected.theta.mean["phi"])
+    np.testing.assert_array_equal(results.final.x, expected.final.x)
+    for y, seed, message in (
+        (-Y, 1, "first 20 rows are not"),
+        (Y[:12], 1, "first 20 rows"),
+        (Y, 2, "--seed was 1 and is 2"),
+    ):
+        with pytest.raises(epf.CheckpointError, match=message):
+            filter_series(filter_, Series(y, None, ("y",)), seed, tmp_path / "fit.epf", counted.append)
+
+
+def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
+    arguments = (
+        "fit",
+        f"{folder}/model.py:timed",
+        folder / "wide.csv",
+        "--output",
+        tmp_path,
+        "--method",
+        "sir",
+        "--particles",
+        16,
+    )
+    named = ("--columns", "y", "--time", "day", "--inputs", "rain")
+    result = epf_command(*arguments, *named, "--unit", "days")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert pq.read_table(tmp_path / "fit.parquet")["time"][0].as_py() == "2024-01-01"
+    refused(r"wide.csv: unit: the stamps in column 'day' are dates", *arguments, *named)
+    refused(r"wide.csv: columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
+    refused(r"calling it with arguments.*A model that reads inputs needs", *arguments, "--columns", "y")
+    refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
+            *arguments, "--columns", "y,z", "--time", "day", "--inputs", "rain", "--unit", "days")  # fmt: skip
+
+
+def test_wrong_data_are_told_with_their_line(folder, tmp_path):
+    for text, message in (
+        ("y\n1.0\nabc\n", r"bad.csv: column 'y', line 3: 'abc' is not a number"),
+        ("y\n1.0\n1.0,2.0\n", r"bad.csv: line 3 has 2 cells"),
+        ("", r"bad.csv: expected a line of column names"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        refused(message, "fit", f"{folder}/model.py:filter_", tmp_path / "bad.csv", "--output", tmp_path / "out")
+    refused(
+        "none.csv: it cannot be read as CSV",
+        "fit",
+        f"{folder}/model.py:filter_",
+        tmp_path / "none.csv",
+        "--output",
+        tmp_path,
+    )
+    (tmp_path / "file").write_text("no folder")
+    refused(
+        "--output: cannot make",
+        "fit",
+        f"{folder}/model.py:filter_",
+        folder / "data.csv",
+        "--output",
+        tmp_path / "file" / "x",
+    )
+
+
+@pytest.mark.slow
+def test_warnings_of_a_run_stand_in_the_summary_and_in_the_report(folder, tmp_path):
+    values = [*Y.tolist()[:5], 1e30, *Y.tolist()[5:19]]
+    (tmp_path / "outlier.csv").write_text("y\n" + "".join(f"{value!r}\n" for value in values))
+    result = epf_command("fit", f"{folder}/model.py:filter_", tmp_path / "outlier.csv", "--output", tmp_path)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "Warning: Every particle had zero weight at 1 step (first at t = 6)" in result.stdout.replace("\n", " ")
+    assert "first at t = 6" in (tmp_path / "fit.html").read_text()
+
+
+# --------------------------------------------------------------------------------------------------------- compare
+
+
+def test_compare_puts_methods_side_by_side_and_names_those_not_for_the_model(folder, tmp_path):
+    result = epf_command(
+        "compare", f"{folder}/model.py:pair", folder / "wide.csv", "--columns", "y,z", "--particles", 16,
+        "--methods", "storvik,sir", "--output", tmp_path, "--checkpoint", tmp_path / "c.epf",
+    )  # fmt: skip
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert re.search(r"method +log-evidence +log score", result.stdout)
+    table = pq.read_table(tmp_path / "compare.parquet").to_pydict()
+    assert table["method"] == ["storvik"] * 20 + ["sir"] * 20
+    last = {name: table["log_evidence"][i] for name, i in (("storvik", 19), ("sir", 39))}
+    for value in last.values():
+        assert f"{value:.3f}" in result.stdout
+    # the mean of the one-step log scores, times T, is the log-evidence
+    assert re.search(rf"sir +{last['sir']:.3f} +{last['sir'] / 20:.4g} ", result.stdout)
+    assert {path.name for path in tmp_path.glob("c-*.epf")} == {"c-storvik.epf", "c-sir.epf"}
+    assert (tmp_path / "compare.html").read_text().count("data:image/png;base64,") == 2
+    result = epf_command(
+        "compare", f"{folder}/model.py:sin", folder / "data.csv", "--methods", "storvik",
+        "--output", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "none of the methods is for this model: storvik: " in result.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- stream
+
+
+def lines_of(result):
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What a stream of the first values tells."""
+    from epf_jax.lines import LineReader
+
+    stream, reader = Stream(epf.storvik_filter(epf.models.ar1(), 32), seed=0), LineReader((), dtype=np.float32)
+    return [stream.take(reader.read(repr(value).encode())) for value in Y.tolist()]
+
+
+def stream(folder, given, *options, name="filter_"):
+    return epf_command("stream", f"{folder}/model.py:{name}", *options, given=given)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(lambda values: "".join(f"{value!r}\n" for value in values), marks=pytest.mark.slow),
+        pytest.param(lambda values: "y\n" + "\n".join(f"{value!r}" for value in values), marks=pytest.mark.slow),
+        pytest.param(lambda values: "".join(f"[{value!r}]\n" for value in values), marks=pytest.mark.slow),
+        lambda values: "".join(json.dumps({"y": value}) + "\r\n\n" for value in values),
+        lambda values: "\ufeffday,y\n" + "".join(f"Monday,{value!r}\n" for value in values),
+        pytest.param(
+            lambda values: "".join(f"{i},{value!r}\n" for i, value in enumerate(values)), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["numbers", "header", "lists", "objects and blank lines", "a column of words", "columns by position"],
+)
+def test_a_stream_tells_the_same_of_every_form_of_the_same_numbers(folder, told, form):
+    text = form(Y.tolist()[:5])
+    columns = ("--columns", "y") if "Monday" in text else ("--columns", "2") if text.startswith("0,") else ()
+    result = stream(folder, text, *columns)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert lines_of(result) == told[:5]
+    assert result.stderr == ""
+
+
+def test_missing_values_and_vectors_stream(folder):
+    result = stream(folder, "y,z\n1.0,\nNA,nan\n[null, 2.0]\n", "--method", "sir", "--particles", 8, name="pair")
+    found = lines_of(result)
+    assert [line["t"] for line in found] == [1, 2, 3]
+    assert abs(found[1]["log_score"]) < 1e-5  # nothing seen: log 1, but for the rounding of the weights' sum
+    refusal = stream(folder, "0.2,0.3,0.5\n0.2,,0.5\n0.2,0.3,0.5\n", "--method", "sir", "--particles", 8,
+                     "--on-error", "skip", name="joint")  # fmt: skip
+    assert "line 2: some components are missing while others are seen" in refusal.stderr
+    assert [line["t"] for line in lines_of(refusal)] == [1, 2]
+
+
+def test_inputs_stream_by_name(folder):
+    text = "".join(json.dumps({"y": value, "rain": 0.5, "dt": 1.0}) + "\n" for value in Y.tolist()[:4])
+    result = stream(folder, text, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert [line["t"] for line in lines_of(result)] == [1, 2, 3, 4]
+    missing = stream(
+        folder,
+        '{"y": 1.0, "rain": null, "dt": 1.0}\n',
+        "--inputs",
+        "dt,rain",
+        "--method",
+        "sir",
+        "--particles",
+        8,
+        name="timed",
+    )
+    assert "line 1: the input 'rain' is missing" in missing.stderr
+    refused(
+        r"--inputs: the model reads inputs; name their columns",
+        "stream",
+        f"{folder}/model.py:timed",
+        "--method",
+        "sir",
+        given="",
+    )
+
+
+BAD = "1.0\nabc\n2.0,3.0\n{\n[1.0\n[true]\n1e999\n\xff\n0.5\n"
+REASONS = {
+    2: "column 1: 'abc' is not a number",
+    3: "it has 2 numbers, and the model observes 1 number",
+    4: "it is not JSON",
+    5: "it is not JSON",
+    6: "column 1: True is not a number",
+    7: "column 1: '1e999' is infinite",
+    8: "it is not UTF-8 text",
+}
+
+
+def test_bad_lines_are_skipped_with_their_number_and_reason(folder):
+    result = stream(folder, BAD.encode("latin-1"), "--on-error", "skip")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert [line["t"] for line in lines_of(result)] == [1, 2]
+    said = result.stderr.splitlines()
+    assert len(said) == len(REASONS)
+    for text, (number, reason) in zip(said, REASONS.items(), strict=True):
+        assert text.startswith(f"epf: line {number}: {reason}")
+        assert text.endswith("Skipped.")
+
+
+def test_a_bad_line_stops_the_stream_after_what_came_before_it(folder, told):
+    result = refused(r"line 3: .*'x' is not a number.*Stopped, with 2 observations counted",
+                     "stream", f"{folder}/model.py:filter_", given=f"{Y[0]}\n{Y[1]}\nx\n{Y[2]}\n", code=1)  # fmt: skip
+    assert [line["t"] for line in lines_of(result)] == [1, 2]
+    refused(r"line 1: the model observes 1 number, and the header names a, b; choose --columns",
+            "stream", f"{folder}/model.py:filter_", given="a,b\n1,2\n", code=1)  # fmt: skip
+    refused(r"line 1: the header has no column 'z'; it has a, b", "stream", f"{folder}/model.py:filter_",
+            "--columns", "z", "--on-error", "skip", given="a,b\n1,2\n", code=1)  # fmt: skip
+
+
+def test_a_line_without_end_does_not_fill_the_memory(folder):
+    result = stream(folder, b"9" * (3 << 20) + b"\n0.5\n", "--on-error", "skip")
+    assert "line 1: it is longer than" in result.stderr
+    assert [line["t"] for line in lines_of(result)] == [1]
+
+
+@pytest.fixture
+def numbered():
+    return [f'{{"y": {value!r}, "n": {i}}}\n' for i, value in enumerate(Y.tolist(), 1)]
+
+
+def test_a_checkpoint_tells_how_many_it_holds_and_the_stream_goes_on(folder, tmp_path, told):
+    options = ("--checkpoint", tmp_path / "s.epf")
+    first = stream(folder, "y\n" + "".join(f"{v!r}\n" for v in Y.tolist()[:3]), *options, "--columns", "y")
+    assert "is new" in first.stderr
+    lines = lines_of(first)
+    assert lines[0]["t"] == 0
+    assert lines[0]["resumed"] is False
+    assert lines[1:] == told[:3]
+    second = stream(
+        folder, "".join(f"{v!r}\n" for v in Y.tolist()[3:6]), *options, "--columns", "y"
+    )  # the header is known
+    assert "holds 3 observations" in second.stderr
+    assert lines_of(second) == [{**told[2], "resumed": True}, *told[3:6]]
+    whole = "y\n" + "".join(f"{v!r}\n" for v in Y.tolist())
+    third = stream(folder, whole, *options, "--replay", "--checkpoint-every", 4)
+    assert lines_of(third) == [{**told[5], "resumed": True}, *told[6:]]
+    refused("begun with --seed 0", "stream", f"{folder}/model.py:filter_", *options, "--seed", 5, given="")
+    refused("it holds the state of another filter", "stream", f"{folder}/model.py:model", *options, given="")
+    refused("--checkpoint: --replay", "stream", f"{folder}/model.py:model", "--replay", given="")
+
+
+def test_numbered_lines_sent_again_are_answered_and_not_counted(folder, tmp_path, told, numbered):
+    options = ("--checkpoint", tmp_path / "s.epf", "--sequence", "n")
+    stream(folder, "".join(numbered[:3]), *options)
+    again = stream(folder, "".join([numbered[1], numbered[2], numbered[3], numbered[3], numbered[4]]), *options)
+    repeated = [line["sequence"] for line in lines_of(again)[1:] if line.get("repeated")]
+    assert repeated == [2, 3, 4]
+    assert [line for line in lines_of(again)[1:] if not line.get("repeated")] == [
+        {**told[3], "sequence": 4},
+        {**told[4], "sequence": 5},
+    ]
+    bad = stream(folder, '{"y": 1.0, "n": 1.5}\n', *options)
+    assert "line 1: sequence number n: expected a whole number, got 1.5" in bad.stderr
+
+
+def test_an_observation_that_rules_out_every_particle_gives_null_not_nan(folder):
+    result = stream(folder, "0.1\n1e30\n0.2\n")
+    assert "NaN" not in result.stdout
+    assert "Infinity" not in result.stdout
+    assert [(line["collapsed"], line["log_evidence"] is None) for line in lines_of(result)] == [
+        (False, False),
+        (True, True),
+        (False, True),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_doctor_tells_devices_versions_precision_and_the_cache():
+    result = epf_command("doctor")
+    assert result.exit_code == 0, (result.output, result.exception)
+    for word in (
+        "epf_jax",
+        jax.__version__,
+        "device 0",
+        "float32 (JAX_ENABLE_X64=1",
+        "compilation cache",
+        ".jax_cache",
+        "polars",
+    ):
+        assert word in result.stdout

@@ -1,0 +1,269 @@
+"""Claims about tables: what people have becomes what a filter takes, or is refused with its row and its value."""
+
+import datetime
+import decimal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import epf_jax as epf
+from epf_jax.tables import read_csv
+from epf_jax.times import UNITS
+
+MODEL = epf.models.ar1()
+FILTER = epf.storvik_filter(MODEL, 32)
+Y = np.asarray(epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1])
+KEY = jax.random.key(1)
+PAIR = epf.StateSpaceModel(
+    prior={"phi": dist.Normal(0.0, 0.5)},
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+    observation=lambda theta, x, u: dist.Normal(jnp.stack([x, -x]), 0.5).to_event(1),
+)
+HIGH, LOW = [1.0, 2.0, None, 4.0], [0.5, float("nan"), 2.5, 3.5]
+DAYS = [datetime.datetime(2024, 1, day) for day in (1, 2, 5, 6)]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return epf.run(KEY, FILTER, Y)
+
+
+TABLES = {
+    "pandas": lambda columns: pd.DataFrame(columns),
+    "pandas nullable": lambda columns: pd.DataFrame(columns).convert_dtypes(),
+    "polars": lambda columns: pl.DataFrame(columns, strict=False),
+    "pyarrow": lambda columns: pa.table(columns),
+    "dict": lambda columns: columns,
+}
+
+
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_every_make_of_table_gives_the_same_series_with_missing_values_and_names(make):
+    series = epf.from_table(make({"day": DAYS, "high": HIGH, "low": LOW, "n": [1, 2, 3, 4]}), ["high", "low"],
+                            time="day", unit="days", inputs=["n"])  # fmt: skip
+    np.testing.assert_array_equal(series.y, [[1.0, 0.5], [2.0, np.nan], [np.nan, 2.5], [4.0, 3.5]])
+    np.testing.assert_array_equal(series.inputs["dt"], [1.0, 1.0, 3.0, 1.0])  # the first is the median of the rest
+    np.testing.assert_array_equal(series.inputs["n"], [1, 2, 3, 4])
+    assert series.columns == ("high", "low")
+    assert len(series.times) == 4
+
+
+def test_one_name_is_a_scalar_series_and_a_list_of_one_a_vector_series():
+    table = {"a": [1.0, 2.0], "b": [3, 4]}
+    assert epf.from_table(table, "a").y.shape == (2,)
+    assert epf.from_table(table, ["a"]).y.shape == (2, 1)
+    assert epf.from_table(table).y.shape == (2, 2)
+    assert epf.from_table(table, inputs="b").y.shape == (2,)
+    assert epf.from_table(table).inputs is None
+    np.testing.assert_array_equal(epf.from_table(np.arange(6.0).reshape(3, 2), [1, 0]).y[0], [1.0, 0.0])
+    structured = np.array([(1.0, 2), (3.0, 4)], dtype=[("a", float), ("b", int)])
+    np.testing.assert_array_equal(epf.from_table(structured, "b").y, [2, 4])
+    np.testing.assert_array_equal(epf.from_table({"a": [decimal.Decimal("1.5"), "2.5", "NA"]}).y, [1.5, 2.5, np.nan])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"price": Y}), pd.Series(Y, name="price"), pl.DataFrame({"price": Y}), pl.Series("price", Y), Y],
+    ids=["pandas", "pandas series", "polars", "polars series", "numpy"],
+)
+def test_run_takes_a_table_as_it_is(table, plain):
+    np.testing.assert_array_equal(epf.run(KEY, FILTER, table).log_evidence, plain.log_evidence)
+
+
+def test_a_table_with_gaps_equals_an_array_with_nan():
+    gaps = Y.astype(object)
+    gaps[3] = None
+    expected = epf.run(KEY, FILTER, np.array(gaps, float)).log_evidence
+    np.testing.assert_array_equal(epf.run(KEY, FILTER, pd.DataFrame({"y": gaps})).log_evidence, expected)
+    np.testing.assert_array_equal(epf.run(KEY, FILTER, pl.DataFrame({"y": gaps.tolist()})).log_evidence, expected)
+
+
+def test_columns_that_the_model_does_not_observe_are_refused_with_their_names():
+    with pytest.raises(ValueError, match=r"^y: the model observes 1 number a time.*got 2 columns: a, b\. Choose"):
+        epf.run(KEY, FILTER, pd.DataFrame({"a": Y, "b": Y}))
+    with pytest.raises(ValueError, match=r"^y: the model observes 2 numbers a time \(shape \(2,\)\), got 1 column: a"):
+        epf.run(KEY, epf.bootstrap_filter(PAIR, 8), pl.DataFrame({"a": Y}))
+
+
+def test_text_in_a_number_column_is_refused_with_its_row_and_value():
+    for table in (pd.DataFrame({"p": ["1", "2", "abc"]}), pl.DataFrame({"p": ["1", "2", "abc"]}), {"p": [1, 2, "abc"]}):
+        with pytest.raises(ValueError, match=r"^column 'p', row 2 \(the first is 0\): 'abc' is not a number\. Write"):
+            epf.from_table(table)
+    with pytest.raises(ValueError, match=r"column 'p', row 1.*infinite"):
+        epf.from_table({"p": np.array([1.0, np.inf])})
+    with pytest.raises(ValueError, match=r"column 'p', row 0.*True is not a number"):
+        epf.from_table({"p": [True, False]})
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        (r"^columns: the table has no column 'c'; it has a, b, t", {"columns": "c"}),
+        (r"^inputs: the table has no column 'c'", {"inputs": ["c"]}),
+        (r"^time: the table has no column 'c'", {"time": "c"}),
+        (r"^time: unit and start speak of a column of time stamps", {"unit": "days"}),
+        (r"^unit: column 't' holds numbers.*leave the unit out", {"time": "t", "unit": "days"}),
+        (r"^start: expected a time before the first stamp in column 't', got 5", {"time": "t", "start": 5}),
+        (r"^inputs: column 'b', row 1.*missing \(1 in all\)", {"columns": "a", "inputs": "b"}),
+        (r"^table: expected observations, got a table without columns", {"inputs": ["a", "b", "t"]}),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(message, arguments):
+    with pytest.raises(ValueError, match=message):
+        epf.from_table({"a": [1.0, 2.0], "b": [1.0, None], "t": [1.0, 2.0]}, **arguments)
+
+
+def steps(stamps, **options):
+    return epf.from_table({"y": np.arange(float(len(stamps))), "t": stamps}, "y", time="t", **options).inputs["dt"]
+
+
+def test_irregular_stamps_become_steps_in_the_stated_unit():
+    np.testing.assert_allclose(steps([0.0, 0.5, 2.0], start=-1.0), [1.0, 0.5, 1.5])
+    texts = ["2024-01-01T00:00:00", "2024-01-01T06:00:00", "2024-01-03"]
+    np.testing.assert_allclose(steps(texts, unit="days", start="2023-12-31"), [1.0, 0.25, 1.75])
+    np.testing.assert_allclose(steps(texts, unit="hours"), [24.0, 6.0, 42.0])
+    zoned = ["2024-03-31T00:30:00+01:00", "2024-03-31T03:30:00+02:00"]  # the clocks went forward between them
+    np.testing.assert_allclose(steps(zoned, unit="hours"), [2.0, 2.0])
+    close = pd.to_datetime(["2024-01-01T00:00:00.000000001", "2024-01-01T00:00:00.000000003"])
+    np.testing.assert_allclose(steps(close, unit="seconds"), [2e-9, 2e-9])
+    assert UNITS["days"] == 24 * UNITS["hours"] == 1440 * UNITS["minutes"]
+    np.testing.assert_allclose(steps([datetime.date(2024, 2, 28), datetime.date(2024, 3, 1)], unit="days"), [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("message", "stamps", "options"),
+    [
+        (r"row 2 .*: 1\.5 comes before 2\.0 of the row before\. Sort the table by 't'", [1.0, 2.0, 1.5], {}),
+        (r"row 1 .*: the stamp 1\.0 stands in the row before, too", [1.0, 1.0, 2.0], {}),
+        (r"row 1 .*: 2023-01-01 comes before 2024-01-01", ["2024-01-01", "2023-01-01"], {"unit": "days"}),
+        (r"row 1 .*: the stamp 2024-01-01 stands", ["2024-01-01", "2024-01-01"], {"unit": "days"}),
+        (r"row 1 .*: 'soon' is neither a number nor a date", ["2024-01-01", "soon"], {"unit": "days"}),
+        (r"row 1 .*: the time is missing", [1.0, None], {}),
+        (r"row 1 .*: the time is missing", pd.to_datetime(["2024-01-01", None]), {"unit": "days"}),
+        (r"row 1 .* is a number, and those before it are a date", ["2024-01-01", "3"], {"unit": "days"}),
+        (r"row 1 .* is a date with its time zone, and", ["2024-01-01", "2024-01-02T00:00+00:00"], {"unit": "days"}),
+        (r"^unit: the stamps in column 't' are dates, so say in which unit", ["2024-01-01", "2024-01-02"], {}),
+        (r"^unit: expected one of seconds, .* got 'fortnights'", ["2024-01-01"] * 2, {"unit": "fortnights"}),
+        (r"^start: one stamp in column 't' makes no step", [1.0], {}),
+        (r"^start: expected a stamp like those", [1.0, 2.0], {"start": "2024-01-01"}),
+    ],
+)
+def test_stamps_that_make_no_steps_are_refused_with_their_row(message, stamps, options):
+    with pytest.raises(ValueError, match=message):
+        steps(stamps, **options)
+
+
+def ornstein_uhlenbeck():
+    """A mean-reverting state seen at irregular times: its transition reads the time since the last observation."""
+    return epf.StateSpaceModel(
+        prior={"rate": dist.LogNormal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(
+            x * jnp.exp(-theta["rate"] * u["dt"]), jnp.sqrt(1 - jnp.exp(-2 * theta["rate"] * u["dt"]))
+        ),
+        observation=lambda theta, x, u: dist.Normal(x, 0.3),
+        example_input={"dt": jnp.ones(())},
+    )
+
+
+def test_a_gap_in_time_equals_the_missing_observations_in_it():
+    """A step of 2 is two steps of 1 with nothing seen between: the exact evidence is the same."""
+    model = ornstein_uhlenbeck()
+    y, gap = np.array([0.5, 0.2, np.nan, -0.4, 0.1]), [0, 1, 3, 4]
+    axes = {"rate": np.linspace(0.2, 4.0, 25)}
+    full = epf.exact.kalman(model, y, axes, inputs={"dt": np.ones(5)})
+    series = epf.from_table({"y": y[gap], "t": np.arange(1.0, 6.0)[gap]}, "y", time="t", start=0.0)
+    np.testing.assert_array_equal(series.inputs["dt"], [1, 1, 2, 1])
+    short = epf.exact.kalman(model, series.y, axes, inputs=series.inputs)
+    np.testing.assert_allclose(short.log_evidence[-1], full.log_evidence[-1], rtol=1e-5)
+    # And a filter's evidence is Kalman's: the sd of log Z over 4 steps of 4000 particles is near 0.02; five of them.
+    found = epf.run(KEY, epf.bootstrap_filter(model, 4000), series.y, inputs=series.inputs)
+    np.testing.assert_allclose(found.log_evidence[-1], short.log_evidence[-1], atol=0.1)
+
+
+def test_inputs_may_be_a_table():
+    model, dt = ornstein_uhlenbeck(), np.array([1.0, 2.0, 1.0, 0.5])
+    filter_ = epf.bootstrap_filter(model, 16)
+    as_dict = epf.run(KEY, filter_, Y[:4], inputs={"dt": dt})
+    for table in (pd.DataFrame({"dt": dt}), pl.DataFrame({"dt": dt})):
+        np.testing.assert_array_equal(epf.run(KEY, filter_, Y[:4], inputs=table).log_evidence, as_dict.log_evidence)
+
+
+def test_a_panels_results_are_those_of_each_series_alone():
+    lengths = (12, 7)
+    panel = epf.panel({f"shop {n}": Y[:n] for n in lengths})
+    assert panel.names == ("shop 12", "shop 7")
+    assert panel.y.shape == (2, 12)
+    keys = jax.random.split(KEY, 2)
+    results = epf.replicate(keys, FILTER, panel.y)
+    for i, n in enumerate(lengths):
+        alone = epf.run(keys[i], FILTER, Y[:n])
+        # the same numbers in a program for a batch, which may round otherwise
+        np.testing.assert_allclose(panel.last(results.log_evidence)[i], alone.log_evidence[-1], rtol=1e-5)
+        np.testing.assert_allclose(panel.last(results.theta.mean)["phi"][i], alone.theta.mean["phi"][-1], rtol=1e-4)
+    # padding adds nothing to the evidence but rounding: log N - log N is off by 1e-7 or so a step
+    np.testing.assert_allclose(results.log_evidence[:, -1], panel.last(results.log_evidence), atol=1e-5)
+    with pytest.raises(ValueError, match=r"^values: expected arrays of shape \(2, 12\)"):
+        panel.last(results.levels)
+
+
+def test_a_long_table_is_a_panel_by_a_column():
+    table = pd.DataFrame({"who": list("aabab"), "t": [1, 2, 1, 4, 3], "y": [1.0, 2.0, 5.0, 3.0, 6.0], "u": range(5)})
+    panel = epf.panel(table, "y", by="who", time="t", inputs="u")
+    np.testing.assert_array_equal(panel.y, [[1.0, 2.0, 3.0], [5.0, 6.0, np.nan]])
+    np.testing.assert_array_equal(panel.inputs["dt"], [[1.5, 1.0, 2.0], [2.0, 2.0, 2.0]])
+    np.testing.assert_array_equal(panel.inputs["u"], [[0, 1, 3], [2, 4, 4]])  # padded with the last row
+    np.testing.assert_array_equal(panel.lengths, [3, 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "call"),
+    [
+        (ValueError, r"^series 'b': column '0', row 1.*'x' is not", lambda: epf.panel({"a": [1.0], "b": [1.0, "x"]})),
+        (ValueError, r"^series '1': one observation has shape \(2,\)", lambda: epf.panel([np.ones(3), np.ones((3, 2))])),
+        (ValueError, r"^tables: expected at least one series", lambda: epf.panel([])),
+        (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
+        (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
+        (ValueError, r"^table: its columns have unequal lengths", lambda: epf.from_table({"a": [1], "b": [1, 2]})),
+        (ValueError, r"^table: a column's name stands twice", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),
+        (TypeError, r"^table: expected a DataFrame, a dict of columns", lambda: epf.from_table(np.ones((2, 2, 2)))),
+    ],
+)  # fmt: skip
+def test_wrong_panels_and_tables_are_refused(kind, message, call):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_lists_of_unequal_series_are_told_of_panels():
+    with pytest.raises(ValueError, match=r"epf\.panel\(y\)"):
+        epf.replicate(jax.random.split(KEY, 2), FILTER, [Y, Y[:5]])
+
+
+def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text('\ufeffdate,"high, day"\n2024-01-01,1.5\n\n2024-01-02,NA\n', encoding="utf-8")
+    table, row = read_csv(path)
+    assert table == {"date": ["2024-01-01", "2024-01-02"], "high, day": ["1.5", "NA"]}
+    assert row(1) == "line 4"
+    for text, message in (
+        ("a,b\n1\n", "line 2 has 1 cell, and line 1 2 names"),
+        ("a,a\n1,2\n", "name stands twice"),
+        ("a\n", "got 1 line"),
+        ("", "got 0 lines"),
+        ('a\n"1\n', "cannot be read as CSV"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_csv(path)
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(ValueError, match="cannot be read as CSV"):
+        read_csv(path)
+    with pytest.raises(ValueError, match="No such file"):
+        read_csv(tmp_path / "none.csv")
