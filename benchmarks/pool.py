@@ -12,8 +12,10 @@ def on_one_core(cores: Any) -> None:
         os.sched_setaffinity(0, {cores.get()})
 
 
-def solve_all(solve: Callable[[Any], Any], tasks: list[Any], num_workers: int) -> Iterator[Any]:
-    """`solve(task)` for every task, in order, by `num_workers` processes."""
+def solve_all(
+    solve: Callable[[Any], Any], tasks: list[Any], num_workers: int, *, in_order: bool = True
+) -> Iterator[Any]:
+    """`solve(task)` for every task, in their order or as they are finished, by `num_workers` processes."""
     if num_workers == 1:
         yield from map(solve, tasks)
         return
@@ -23,4 +25,4 @@ def solve_all(solve: Callable[[Any], Any], tasks: list[Any], num_workers: int) -
     for i in range(num_workers):
         cores.put(allowed[i % len(allowed)])
     with context.Pool(num_workers, on_one_core, (cores,)) as pool:
-        yield from pool.imap(solve, tasks, chunksize=1)
+        yield from (pool.imap if in_order else pool.imap_unordered)(solve, tasks, chunksize=1)
