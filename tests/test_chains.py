@@ -92,7 +92,7 @@ def test_two_positive_parameters_agree_with_kalman(method):
     model = epf.models.local_level()
     _, y = epf.simulate(KEY, model, {"level_noise": 0.5, "observation_noise": 1.0}, 60)
     axes = {"level_noise": np.linspace(0.02, 2.5, 120), "observation_noise": np.linspace(0.3, 2.5, 110)}
-    chains = method(jax.random.key(1), model, y, num_draws=5000)
+    chains = method(jax.random.key(1), model, y, num_draws=3000)
     assert_posterior(chains, exact.kalman(model, y, axes))
 
 
@@ -104,7 +104,7 @@ def test_heavy_tails_agree_with_quadrature(option):
     wanted = exact.quadrature(model, y, {"a": np.linspace(-1, 2, 201)}, exact.nodes_around(y, 7.0, 71))
     options = {} if option == "scale_mixture" else {"sampler": epf.random_walk(num_steps=10)}
     guide = epf.guided(lambda theta, x, y, u: dist.StudentT(2.0, 0.5 * (theta["a"] * x + y), 1.0))
-    chains = epf.particle_gibbs(jax.random.key(1), model, y, proposal=guide, num_draws=4000, **options)
+    chains = epf.particle_gibbs(jax.random.key(1), model, y, proposal=guide, num_draws=2000, **options)
     assert option in chains.description
     assert_posterior(chains, wanted)
 
@@ -114,9 +114,9 @@ def test_pmmh_takes_any_filter_of_the_library():
     def filter_of(known):
         return epf.bootstrap_filter(known, 100, resample=epf.when_ess_below(0.5, epf.stratified))
 
-    chains = epf.pmmh(jax.random.key(1), SIN, series("sin"), filter_of=filter_of, num_draws=4000)
-    assert "stratified when the ESS is below 0.5 N" in chains.description
-    assert_posterior(chains, exact_posterior("sin"))
+    chains = epf.pmmh(jax.random.key(1), AR1, series("ar1"), filter_of=filter_of, num_draws=3000)
+    assert "proposal bootstrap, resampling stratified when the ESS is below 0.5 N" in chains.description
+    assert_posterior(chains, exact_posterior("ar1"))
 
 
 def test_gibbs_steps_leave_the_joint_distribution_as_it_is():
