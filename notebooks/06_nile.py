@@ -99,8 +99,8 @@ plt.show()
 # %% [markdown]
 # **Answer.** The filter agrees with the exact posterior to a fraction of its width, after one pass over the data; and maximum
 # likelihood lies within its 90% bands. Where they differ: the likelihood of the level's scale is skewed, so that the
-# posterior's mean lies above its maximum, by a third of a standard error or so, and statsmodels' symmetric interval reaches lower on the
-# left than the posterior does. The predictive check finds nothing wrong with 1899 as such: to a wandering level, a dam is
+# posterior's mean lies above its maximum, by a third of a standard error or so, and statsmodels' symmetric interval ends short
+# of the posterior's on the right. The predictive check finds nothing wrong with 1899 as such: to a wandering level, a dam is
 # a bad year or two, and it follows.
 
 # %%
@@ -111,5 +111,5 @@ assert (table["maximum likelihood"] > table["filter's 5%"]).all()
 assert (table["maximum likelihood"] < table["95%"]).all()
 level = table.loc["level"]
 assert level["filter's mean"] > level["maximum likelihood"]
-assert level["maximum likelihood"] - 1.645 * level["its standard error"] < level["filter's 5%"]
+assert level["maximum likelihood"] + 1.645 * level["its standard error"] < level["95%"]
 assert not any(finding.kind == "prediction" for finding in results.diagnose())

@@ -110,7 +110,7 @@ plt.show()
 
 # %% [markdown]
 # **Answer.** The threshold is well known and where least squares puts it: about 10^3.3, two thousand lynx. The steepness is not:
-# the posterior of gamma spans a factor of several, with least squares' value well inside, so the one number says little of
+# the 90% band of gamma spans a factor of two to three, with least squares' value well inside, so the one number says little of
 # how sharp the turn is. sigma is smaller than the residuals' scale, since some of what least squares calls noise of the population
 # is here noise of the trapping. The coefficients were held at their least-squares values; were they learned, too, the bands
 # would be wider.

@@ -12,11 +12,14 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parents[1] / "notebooks").g
 def test_the_notebooks_are_there():
     names = ["01_quickstart", "02_the_paper", "03_your_own_model", "04_differentiable"]
     assert [path.stem for path in NOTEBOOKS][:4] == names
+    assert {"05_stock_volatility", "06_nile", "07_lynx"} <= {path.stem for path in NOTEBOOKS}
+
+
+SLOW = ("04_differentiable", "05_stock_volatility", "07_lynx")  # they compile for most of a minute
 
 
 def listed(path):
-    """04 compiles gradients for most of a minute."""
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == "04_differentiable" else [])
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
 
 
 @pytest.mark.parametrize("path", [listed(path) for path in NOTEBOOKS])
