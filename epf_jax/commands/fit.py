@@ -60,7 +60,8 @@ def fit_command(
     """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
 
     The folder gets fit.html, figures/, fit.parquet and fit.nc. With --checkpoint FILE an interrupted fit goes on where
-    it was, and so does one whose table has got more rows at its end; the numbers are those of one fit of it all.
+    it was, and so does one whose table has got more rows at its end; the numbers are those of one fit of
+    it all (but for the last bit where a single row is filtered alone).
     """
     keep_compiled_programs()
     with refusals():
