@@ -28,7 +28,7 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     return shares / jnp.sum(shares)
 
 
-def compress(values: Array, top: Array, scale: float = 10.0) -> Array:
+def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
 
     Log-densities thousands below the top say only that theta is not there, yet a polynomial through them errs by a
@@ -39,7 +39,7 @@ def compress(values: Array, top: Array, scale: float = 10.0) -> Array:
     return -scale * jnp.log1p((top - values) / scale)
 
 
-def expand(compressed: Array, top: Array, scale: float = 10.0) -> Array:
+def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:
     """The inverse of `compress`."""
     return top - scale * jnp.expm1(-compressed / scale)
 

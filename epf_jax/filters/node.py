@@ -40,11 +40,11 @@ from epf_jax.resampling import Resampler, in_order, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 from epf_jax.weights import uniform_log_weights
 
-DEFAULT_NODES = {1: 15, 2: 11, 3: 7}
+DEFAULT_NODES = {1: 15, 2: 17, 3: 9}
 NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume
-_COMPRESSION = 100.0  # exact to .03 in log-evidence by 7 nodes on a Gaussian over 10 sd to either side, by 11 to .003
+_WIDE = 300.0  # log-likelihoods that differ by more over the box are compressed early: see `_compression`
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the polynomial everywhere
 
 
@@ -81,8 +81,8 @@ def node_filter(
     Args:
         model: the state-space model.
         num_inner: particles at each node.
-        num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 11 x 11 for two,
-            7 x 7 x 7 for three by default.
+        num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 17 x 17 for two,
+            9 x 9 x 9 for three by default.
         num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 1024,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
@@ -214,10 +214,20 @@ def _at_nodes(S, between):
     return S.centre + between.nodes @ S.axes.T
 
 
+def _compression(log_likelihood):
+    """Where `interpolation.compress` sets in: late on a box that fits the posterior, early on one that is too wide.
+
+    On a Gaussian over 10 sd to either side, 100 is exact to .03 in log-evidence by 7 nodes and to .003 by 11, and 10 to
+    .8 and .06. On wide boxes, whose log-likelihood is no polynomial of so low a degree, it is the other way round.
+    """
+    return jnp.where(jnp.max(log_likelihood) - jnp.min(log_likelihood) < _WIDE, 100.0, 10.0)
+
+
 def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
-    values = expand(between.shares @ compress(S.log_likelihood, top, _COMPRESSION), top, _COMPRESSION)
+    scale = _compression(S.log_likelihood)
+    values = expand(between.shares @ compress(S.log_likelihood, top, scale), top, scale)
     z = S.centre + between.at @ S.axes.T
     log_p = values + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
@@ -242,8 +252,9 @@ def _replace(coordinates, between, reach, S, log_weights):
     def moved():
         old = jax.vmap(in_old_box)(between.nodes)
         top = jnp.max(S.log_likelihood)
-        squeezed = compress(S.log_likelihood, top, _COMPRESSION)
-        values = expand(jax.vmap(lambda s: between.read(squeezed, s))(old), top, _COMPRESSION)
+        scale = _compression(S.log_likelihood)
+        squeezed = compress(S.log_likelihood, top, scale)
+        values = expand(jax.vmap(lambda s: between.read(squeezed, s))(old), top, scale)
         filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
         new = Nodes(mean, axes, values, S.log_mass, filters)
         theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
