@@ -97,8 +97,9 @@ def _fits() -> list[str]:
     stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
     size = stored["settings"]
     lines = [
-        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, N = "
-        f"{size['sin']['particles']}), beside the exact maximum of the evidence:",
+        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}; "
+        f"theta by a node filter, {size['sin']['nodes']} nodes x {size['sin']['particles']} particles), beside the "
+        "exact maximum of the evidence:",
         "",
         "| estimate | of | truth | median | largest error | within 10% of the truth |",
         "|---|---|---|---|---|---|",
@@ -139,7 +140,42 @@ def capacity() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"accuracy": accuracy, "claims": claims, "speed": speed, "gradient": gradient, "capacity": capacity}
+def league() -> str:
+    """The stored league as Markdown: z of the worst parameter and seconds, for every method and model."""
+    stored = json.loads((RESULTS / "league.json").read_text())
+    rows, size = stored["rows"], stored["settings"]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    lines = [
+        f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
+        "on one core, at a small and a large budget (sizes, z max, sdr, coverage and evidence are in "
+        "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
+        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run yet:",
+        "",
+        "| method | budget | " + " | ".join(models) + " |",
+        "|---" * (2 + len(models)) + "|",
+    ]
+    for method, budget in dict.fromkeys((row["method"], row["budget"]) for row in rows):
+        found = {row["model"]: row for row in rows if (row["method"], row["budget"]) == (method, budget)}
+        cells = [_league_cell(found.get(model, {})) for model in models]
+        lines.append(f"| {method} | {budget} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _league_cell(row) -> str:
+    if "z rms" not in row:
+        return ""
+    z = f"{row['z rms']:.2f}" if row["z rms"] < 10 else f"{row['z rms']:.0f}"
+    return f"{z} ({row['seconds']:.2g} s)"
+
+
+TABLES = {
+    "accuracy": accuracy,
+    "league": league,
+    "claims": claims,
+    "speed": speed,
+    "gradient": gradient,
+    "capacity": capacity,
+}
 
 
 def written(text: str) -> str:

@@ -29,6 +29,7 @@ from benchmarks.accuracy import sinusoid, star
 from benchmarks.pool import solve_all
 from benchmarks.report import RESULTS, save, show
 from epf_jax import exact
+from epf_jax.machine import machine
 from epf_jax.reproduce.cases import CAUCHY, solve
 
 NUM_SERIES, DATA_SEED, METHOD_SEED = 20, 123, 7
@@ -305,8 +306,10 @@ def contend(task: tuple[str, str, int, int]) -> dict[str, Any]:
     )
     each = float(np.median(seconds))
     evidence = {} if np.isnan(errors).any() else {"log-evidence error, rms": float(np.sqrt(np.mean(errors**2)))}
+    here = machine()
     return {
         **row, **worst, **evidence, "seconds": each,
+        "on": f"{here['processor']}, {here['cores']} cores, jax {here['jax']}",
         "ms per new observation": 1e3 * (each / contest.num_steps if contestant.online else each),
         "parameters": parts,
     }  # fmt: skip
@@ -320,6 +323,39 @@ def recorded(contend: Callable, task: Any) -> dict[str, Any]:
         name, label, budget, _ = task
         row = {"model": name, "method": label, "budget": ("small", "large")[budget]}
         return {**row, "failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+def draw(rows: list[dict[str, Any]]) -> None:
+    """Error against seconds for every model: each method a line from its small to its large budget."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(13, 8))
+    colours = dict(zip(BY_LABEL, plt.get_cmap("tab20").colors, strict=False))
+    for axis, name in zip(axes.flat, CONTESTS, strict=True):
+        for label in BY_LABEL:
+            found = [r for r in rows if r["model"] == name and r["method"] == label and "z rms" in r]
+            points = sorted((r["seconds"], r["z rms"]) for r in found)
+            if points:
+                online = BY_LABEL[label].online
+                axis.plot(
+                    *zip(*points, strict=True), "o-" if online else "s--", color=colours[label], label=label, ms=5
+                )
+        axis.set(xscale="log", yscale="log", title=name)
+        axis.axhline(0.1, color="0.7", lw=0.8, zorder=0)
+        axis.set_ylim(top=min(axis.get_ylim()[1], 30.0))
+        axis.grid(alpha=0.2)
+    labelled = {label: h for axis in axes.flat for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(labelled.values(), labelled.keys(), loc="lower center", ncols=7, fontsize=9, frameon=False)
+    figure.supxlabel(
+        "seconds for one series on one core (dashed: offline, all of them again for a new observation)", y=0.09
+    )
+    figure.supylabel("z rms of the worst parameter")
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.savefig(RESULTS / "league.png", dpi=100)
+    plt.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -354,6 +390,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows.sort(key=lambda r: (list(CONTESTS).index(r["model"]), order[r["method"]], r["budget"] == "large"))
     for name in given.models:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
+    draw(rows)
     settings = {"series": given.series, "data_seed": DATA_SEED, "method_seed": METHOD_SEED, "levels": LEVELS}
     print("stored in", save("league", settings, rows))
 

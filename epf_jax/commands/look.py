@@ -14,10 +14,11 @@ import numpy as np
 
 from epf_jax.data import Series
 from epf_jax.page import Figure
-from epf_jax.plots import draw_posterior, finish, plot_diagnostics, plot_theta
+from epf_jax.plots import draw_posterior, finish, plot_diagnostics, plot_states, plot_theta
 from epf_jax.results import Results, scalars
 from epf_jax.run import warn_of_trouble
 
+_WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
 _COLOURS = ("#1f5fa8", "#d1662a", "#2a8f5a", "#8a4fb0", "#c9a227", "#c43c39")
 
 
@@ -29,7 +30,12 @@ def figures(results: Results, series: Series) -> list[Figure]:
             "Effective sample size before resampling, acceptance of theta's moves, and the one-step predictive "
             "log-density of each observation.",
             lambda: plot_diagnostics(results),
-        )
+        ),
+        Figure(
+            "states",
+            "The states, filtered, and the observations.",
+            lambda: plot_states(results, series.y, on_state=False),
+        ),
     ]
     if scalars(results.theta.mean, 1):
         caption = "What is known of each parameter after t observations: posterior mean and 90% band."
@@ -53,7 +59,8 @@ def findings(results: Results) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_trouble(results)
-    return [str(warning.message) for warning in caught]
+    told = [str(warning.message) for warning in caught]
+    return told + [f"{f.message} Try: {f.advice}" for f in results.diagnose() if f.kind not in _WARNED_OF]
 
 
 def _thetas(found: Mapping[str, Results], names: list[str]) -> Any:
