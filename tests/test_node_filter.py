@@ -22,21 +22,21 @@ def autoregression():
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7, "offset": 0.5}, 200)
     coarse = exact.kalman(model, y, {"phi": jnp.linspace(-1.5, 1.5, 61), "offset": jnp.linspace(-3.0, 3.0, 61)})
     posterior = exact.kalman(model, y, exact.axes_around(coarse))
-    filter_ = epf.node_filter(model, 60, num_nodes=9)
+    filter_ = epf.node_filter(model, 40)
     return model, y, posterior, epf.run(KEY, filter_, y)
 
 
 def test_two_parameters_get_their_exact_posterior_and_evidence():
     _, _, posterior, results = autoregression()
     for name in ("phi", "offset"):
-        # The log-likelihood of 200 steps by 60 particles has an sd of about sqrt(200 / 60) * .2 = .4 that all nodes
+        # The log-likelihood of 200 steps by 40 particles has an sd of about sqrt(200 / 40) * .2 = .45 that all nodes
         # share for the most part: a tenth of it, where nodes differ by one posterior sd, moves the mean by .1 sd.
         z = (results.theta.mean[name][-1] - posterior.mean[name][-1]) / posterior.sd[name][-1]
         assert abs(z) < 0.3
         assert 0.8 < results.theta.sd[name][-1] / posterior.sd[name][-1] < 1.2
         found, wanted = results.theta.quantiles[name][-1], posterior.quantiles((0.05, 0.25, 0.5, 0.75, 0.95))[name][-1]
         np.testing.assert_allclose(found, wanted, atol=0.4 * posterior.sd[name][-1])
-    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 1.5  # four sd of .4
+    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 1.5  # three sd of .45
 
 
 def test_the_nodes_follow_the_posterior_along_its_own_axes():
@@ -53,10 +53,10 @@ def test_the_nodes_follow_the_posterior_along_its_own_axes():
 def test_evidence_is_unmoved_by_where_the_nodes_are():
     model, y, _, _ = autoregression()
     near, far = (
-        epf.run(KEY, epf.node_filter(model, 50, num_nodes=9, reach=reach), y[:40], levels=()).log_evidence[-1]
+        epf.run(KEY, epf.node_filter(model, 40, reach=reach), y[:40], levels=()).log_evidence[-1]
         for reach in (4.0, 1e3)  # the second never finds a smaller box
     )
-    assert abs(float(near - far)) < 0.5  # two runs of 40 steps and 50 particles: sd of each about sqrt(40 / 50) * .2
+    assert abs(float(near - far)) < 0.5  # two runs of 40 steps and 40 particles: sd of each about sqrt(40 / 40) * .2
 
 
 def test_states_are_those_of_the_kalman_filter():

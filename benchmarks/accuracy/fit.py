@@ -33,10 +33,7 @@ from epf_jax import exact
 
 NUM_SERIES, DATA_SEED, FIT_SEED, JUDGE_SEED = 20, 123, 7, 11
 
-SIN = {
-    "steps": 4000, "nodes": 11, "particles": 48, "points": 256, "memory": 0.95,
-    "optimizer steps": 80, "patience": 30, "learning rate": 0.1, "b1": 0.5, "b2": 0.9,
-}  # fmt: skip
+SIN = {"steps": 4000, "particles": 200, "optimizer steps": 120, "patience": 50, "learning rate": 0.1, "b2": 0.9}
 SIN_TRUTH, SIN_START, SIN_THETA = {"noise": 1.0, "sensor": 1.0}, {"noise": 0.4, "sensor": 2.0}, 0.7
 SIN_PRIOR = (0.5, 0.5)
 WITHIN = 0.10  # of the truth
@@ -71,18 +68,6 @@ def sin_data(i: int) -> np.ndarray:
     return np.asarray(epf.simulate(key, sinusoid(SIN_TRUTH), {"theta": SIN_THETA}, SIN["steps"])[1])
 
 
-def sin_filter(model: epf.StateSpaceModel) -> epf.Filter:
-    """Theta on nodes: over 4000 steps the paths of other filters of this size become one path for the most part."""
-    return epf.node_filter(
-        model,
-        SIN["particles"],
-        num_nodes=SIN["nodes"],
-        num_points=SIN["points"],
-        proposal=epf.score_gradient(epf.fully_adapted(model)),
-        resample=epf.stop_gradient_resampling(epf.in_order(), memory=SIN["memory"]),
-    )
-
-
 def sin_fit(i: int) -> dict[str, Any]:
     """What epf.fit makes of the i-th series."""
     y, (noise, sensor) = sin_data(i), SIN_START.values()
@@ -92,11 +77,9 @@ def sin_fit(i: int) -> dict[str, Any]:
         {"total": math.hypot(noise, sensor), "ratio": sensor / noise},
         y,
         key=jax.random.fold_in(jax.random.key(FIT_SEED), i),
-        filter_of=sin_filter,
+        num_particles=SIN["particles"],
         optimizer=optax.adam(
-            optax.cosine_decay_schedule(SIN["learning rate"], SIN["optimizer steps"], alpha=0.05),
-            b1=SIN["b1"],  # less momentum than usual: Adam would run past the maximum into a flat region
-            b2=SIN["b2"],
+            optax.cosine_decay_schedule(SIN["learning rate"], SIN["optimizer steps"], alpha=0.05), b2=SIN["b2"]
         ),
         num_steps=SIN["optimizer steps"],
         patience=SIN["patience"],

@@ -88,8 +88,8 @@ def online_em(
     coordinates, N = model.parameters, num_particles
     start = coordinates.centre if theta is None else coordinates.to_vector(theta)
     inner = bootstrap_filter(model, N, proposal=proposal, resample=resample)
-    zero = statistic.init()
     _check_adds_up(model, statistic)
+    zero = statistic.init()
 
     def rows(z):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
