@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.accuracy import calibration
 
-QUICK = ("Storvik, conjugate", "node filter")
+QUICK = ("Storvik, conjugate",)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def assert_posterior(chains, wanted):
         assert abs(ratio - 1) < 8.0 / np.sqrt(2 * ess)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chains", "name"), [(pmmh_ar1, "ar1"), (gibbs_ar1, "ar1"), pytest.param(gibbs_sin, "sin", marks=pytest.mark.slow)]
 )

@@ -269,6 +269,7 @@ def survive(tmp_path, num_kills, num_values, seed):
     return told, expected
 
 
+@pytest.mark.slow
 def test_a_stream_killed_at_random_moments_loses_and_repeats_nothing(tmp_path):
     told, expected = survive(tmp_path, num_kills=2, num_values=2000, seed=4)
     assert told.num_kills == 2

@@ -43,6 +43,7 @@ def test_literal_epf_follows_the_exact_posterior_of_sin():
     assert z_rms(model, {"theta": 0.7}, sinusoid_posterior, literal)["theta"] < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", [epf.chebyshev, lambda m: epf.taylor(m, order=7)], ids=["chebyshev", "taylor"])
 def test_fully_adapted_epf_is_closer_still(statistic):
     model = epf.models.sinusoid()
@@ -51,6 +52,7 @@ def test_fully_adapted_epf_is_closer_still(statistic):
     assert z_rms(model, {"theta": 0.7}, sinusoid_posterior, adapted)["theta"] < 0.2
 
 
+@pytest.mark.slow
 def test_chebyshev_learns_both_parameters_of_star_by_default():
     model = epf.models.star()
 

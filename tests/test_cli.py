@@ -160,6 +160,7 @@ def test_the_report_of_a_fit_stands_alone(fitted):
     assert "seed 1" in page
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_from_its_checkpoint_when_rows_are_added_and_refuses_other_data(
     fitted, folder, tmp_path, expected
 ):
@@ -249,6 +250,7 @@ def test_warnings_of_a_run_stand_in_the_summary_and_in_the_report(folder, tmp_pa
 # --------------------------------------------------------------------------------------------------------- compare
 
 
+@pytest.mark.slow
 def test_compare_puts_methods_side_by_side_and_names_those_not_for_the_model(folder, tmp_path):
     result = epf_command(
         "compare", f"{folder}/model.py:pair", folder / "wide.csv", "--columns", "y,z", "--particles", 16,

@@ -61,6 +61,7 @@ def assert_smoothed(paths):
     np.testing.assert_array_less(np.abs(np.cov(paths.T) - covariance), 4.5 * errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bootstrap", "fully_adapted", pytest.param("guided", marks=pytest.mark.slow)])
 def test_a_sweep_leaves_the_smoothing_distribution_as_it_is(name):
     mean, covariance = smoothing_moments()

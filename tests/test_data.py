@@ -196,6 +196,7 @@ def test_inputs_may_be_a_table():
         np.testing.assert_array_equal(epf.run(KEY, filter_, Y[:4], inputs=table).log_evidence, as_dict.log_evidence)
 
 
+@pytest.mark.slow
 def test_a_panels_results_are_those_of_each_series_alone():
     lengths = (12, 7)
     panel = epf.panel({f"shop {n}": Y[:n] for n in lengths})

@@ -107,6 +107,7 @@ OBSERVATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_every_kind_of_observation_has_its_pit(name):
     observation, y = OBSERVATIONS[name]
@@ -133,6 +134,7 @@ def test_every_kind_of_observation_has_its_pit(name):
         np.testing.assert_allclose(found, mixture(0.5), atol=0.025 if name == "no cdf" else 1e-4)
 
 
+@pytest.mark.slow
 def test_founders_and_parents_are_those_of_the_ancestors_that_were_kept():
     results = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)
     recorded, ancestors = results.diagnostics, np.asarray(results.history.ancestors)
@@ -216,6 +218,7 @@ def test_a_density_that_is_nan_is_found(healthy):
     assert [(finding.kind, finding.where) for finding in found] == [("density of theta", "t = 5")]
 
 
+@pytest.mark.slow
 def test_a_parameter_against_its_box_is_found_and_one_inside_it_is_not():
     box = epf.chebyshev(MODEL, 8, box=({"phi": -0.4}, {"phi": 0.4}), shrink=None)
     filter_ = epf.extended_parameter_filter(MODEL, N, statistic=box)
@@ -225,6 +228,7 @@ def test_a_parameter_against_its_box_is_found_and_one_inside_it_is_not():
     assert np.max(late) < 0.02  # 360 observations: an sd of 0.05, and the edge lies 7 of them away
 
 
+@pytest.mark.slow
 def test_an_expansion_that_leaves_out_too_much_is_found_and_one_that_leaves_out_little_is_not():
     model = epf.models.sinusoid(prior_sd=1.0)
     filter_ = epf.extended_parameter_filter(model, N, statistic=epf.taylor(model, 1))
@@ -240,6 +244,7 @@ def test_paths_that_are_one_since_lately_are_found():
     assert f"of t = {generation}, {T - generation} observations before the end" in found["descent"].message
 
 
+@pytest.mark.slow
 def test_descent_is_read_from_the_history_where_there_is_one():
     kept = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)._replace(diagnostics=None)
     found = {finding.kind: finding for finding in kept.diagnose()}

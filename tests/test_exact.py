@@ -31,6 +31,7 @@ def test_kalman_evidence_is_the_dense_gaussian_density_with_a_value_missing(x64)
     np.testing.assert_allclose(found[-1], dense_log_density(0.7, y), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_quadrature_agrees_with_kalman_on_a_linear_model(x64):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.8}, 30)

@@ -26,6 +26,7 @@ def linear(theta, x, u):
     return dist.Normal(theta["a"] * x, 1.0)
 
 
+@pytest.mark.slow
 def test_one_outlier_does_not_shrink_the_box_to_a_point():
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 150)
@@ -49,6 +50,7 @@ def test_steps_in_theta_or_x_are_not_taken_for_linear():
     assert why_not_conjugate(epf.models.ar1()) == ""
 
 
+@pytest.mark.slow
 def test_a_transition_with_bounded_support_leaves_theta_learnable():
     model = model_of(
         lambda th, x, u: dist.Uniform(th["a"] * x - 1, th["a"] * x + 1), lambda th, x, u: dist.Normal(x, 0.5)
@@ -59,6 +61,7 @@ def test_a_transition_with_bounded_support_leaves_theta_learnable():
     assert float(results.acceptance.mean()) > 0.05
 
 
+@pytest.mark.slow
 def test_an_impossible_count_is_survived():
     model = model_of(linear, lambda th, x, u: dist.Binomial(10, logits=x + th["a"]))
     filter_ = epf.extended_parameter_filter(model, 100)
@@ -84,6 +87,7 @@ def test_infinite_particles_of_zero_weight_do_not_count():
     assert np.all(np.isfinite(population(values[:, None], log_weights, jnp.zeros(1)).scale_tril))
 
 
+@pytest.mark.slow
 def test_taylor_of_a_heavy_tailed_model_stays_near_its_prior():
     model = epf.models.cauchy_ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"a": 0.7}, 40)

@@ -103,6 +103,7 @@ def test_an_example_input_lets_a_model_of_inputs_be_inspected():
         epf.conjugate(blind)
 
 
+@pytest.mark.slow
 def test_a_model_of_vector_inputs_works_without_an_example_by_chebyshev_and_bootstrap():
     inputs = jnp.array([[0.5, 0.0], [-0.5, 1.0], [1.0, -1.0], [0.0, 0.3]])
     y = jnp.array([0.4, 0.9, -0.2, 0.5])
@@ -207,6 +208,7 @@ def assert_independent_uniforms(u):
     assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4 * 0.022
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_each_particle_gets_its_own_independent_draw_from_its_own_distribution(name, x64):
     distribution, cdf = CONTINUOUS[name]

@@ -39,6 +39,7 @@ def test_two_parameters_get_their_exact_posterior_and_evidence():
     assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 1.5  # three sd of .45
 
 
+@pytest.mark.slow
 def test_the_nodes_follow_the_posterior_along_its_own_axes():
     model, _, posterior, results = autoregression()
     nodes = results.final.S
@@ -50,6 +51,7 @@ def test_the_nodes_follow_the_posterior_along_its_own_axes():
     assert tuple(model.parameters.names) == ("offset", "phi")
 
 
+@pytest.mark.slow
 def test_evidence_is_unmoved_by_where_the_nodes_are():
     model, y, _, _ = autoregression()
     near, far = (
@@ -68,6 +70,7 @@ def test_states_are_those_of_the_kalman_filter():
     assert 0.7 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.4
 
 
+@pytest.mark.slow
 def test_resampling_in_order_makes_differences_of_log_evidences_precise():
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 50)
@@ -85,6 +88,7 @@ def test_resampling_in_order_makes_differences_of_log_evidences_precise():
     assert difference(epf.in_order()) < 0.6 * difference(epf.systematic)
 
 
+@pytest.mark.slow
 def test_an_observation_that_some_nodes_rule_out_moves_theta_away_from_them():
     model = epf.StateSpaceModel(
         prior={"top": dist.Normal(0.0, 1.0)},

@@ -65,6 +65,7 @@ def test_models_without_a_statistic_of_their_own_are_served_by_chebyshev():
     assert abs(off) < 2.0 * float(posterior.sd["theta"][-1])
 
 
+@pytest.mark.slow
 def test_two_parameters_are_learned_together():
     model = dict_theta()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7, "offset": 0.5}, T)

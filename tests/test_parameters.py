@@ -27,6 +27,7 @@ PRIORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIORS)
 def test_theta_goes_to_z_and_back(name, x64):
     coordinates = parameters(PRIORS[name]())
@@ -155,6 +156,7 @@ def test_stand_ins_with_sample_and_log_prob_serve_as_prior_transition_and_observ
     assert abs(float(results.theta.mean["phi"][-1]) - exact.mean["phi"][-1]) < 4 * 0.06 * 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["epf", "liu_west"])
 def test_every_draw_of_theta_stays_inside_the_support(name):
     # Hardly any noise in the data: theta goes to the edge, which a filter working in theta itself would step across.

@@ -34,6 +34,7 @@ def test_the_demo_says_when_it_cannot_write(tmp_path, capsys):
     assert "--output: cannot write to" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_parameter_gets_a_panel_with_its_name():
     model = epf.models.local_level()
     truth = {"level_noise": 0.5, "observation_noise": 1.0}

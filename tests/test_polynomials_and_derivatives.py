@@ -43,6 +43,7 @@ def test_multi_indices_are_all_of_a_total_degree_each_once_the_constant_first(nu
     assert multi_indices(num_variables, degree + 1)[: len(found)] == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_variables", "degree"), [(1, 7), (2, 4), (3, 2)])
 def test_polynomials_evaluate_and_multiply_as_numpys(num_variables, degree, x64):
     rng = np.random.default_rng(num_variables)

@@ -48,6 +48,7 @@ def test_its_log_evidence_is_near_the_exact_one():
     np.testing.assert_allclose(long_window_run().log_evidence, wanted, atol=0.32)
 
 
+@pytest.mark.slow
 def test_the_window_holds_the_last_states_and_their_observations():
     final = long_window_run().final
     np.testing.assert_array_equal(final.S.x[:, -1], final.x)
@@ -77,6 +78,7 @@ def test_a_short_window_keeps_near_the_exact_posterior(name):
     assert abs(found.sd[parameter][-1] / wanted.sd[parameter][-1] - 1) < 0.25
 
 
+@pytest.mark.slow
 def test_counts_inputs_and_missing_values_go_through_the_window():
     model = epf.StateSpaceModel(
         prior={"slope": dist.Normal(0.0, 1.0)},

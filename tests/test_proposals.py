@@ -30,6 +30,7 @@ def test_fully_adapted_densities_agree_with_numerical_integration(x64):
     np.testing.assert_allclose([found.loc, found.scale], [mean, sd], rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [None, 0, 1, "all"])
 def test_fully_adapted_vector_models_follow_the_gaussian_algebra_with_components_missing(missing, x64):
     Q, R = np.array([[1.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.1], [0.1, 0.3]])
@@ -80,6 +81,7 @@ def test_every_proposal_gives_an_unbiased_evidence(x64):
         assert abs(bias) < 4 * standard_error
 
 
+@pytest.mark.slow
 def test_the_default_proposal_suits_the_model():
     nonlinear = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0)},

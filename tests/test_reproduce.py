@@ -67,6 +67,7 @@ def test_the_theorems_hold_to_rounding(report):
     assert claims["Theorem 2, figure 2"]["verdict"].startswith("reproduces only with a bounded interval")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("reproduce")
 def test_a_second_run_computes_nothing(report):
     folder, computed = report

@@ -41,6 +41,7 @@ def within_standard_errors(values, expected, slack=0.0):
     return abs(np.mean(values) - expected) < 4.0 * error + slack
 
 
+@pytest.mark.slow
 def test_the_genealogy_is_the_history_of_the_run():
     S, history = runs().final.S, runs().history
     np.testing.assert_array_equal(S.x[0, 1:], history.x[0])
@@ -48,6 +49,7 @@ def test_the_genealogy_is_the_history_of_the_run():
     np.testing.assert_array_equal(S.memory.y[0], case()[1])
 
 
+@pytest.mark.slow
 def test_the_density_that_moves_look_at_is_that_of_the_particles_path(x64):
     model = epf.models.local_level()  # theta enters transition and observation
     rng = np.random.default_rng(0)

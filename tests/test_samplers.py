@@ -17,6 +17,7 @@ def log_gamma_of_exponential(z):
     return 3 * z[0] - jnp.exp(z[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_one_application_leaves_a_skewed_target_as_it_was(name):
     step = SAMPLERS[name]().step
@@ -35,6 +36,7 @@ def test_one_application_leaves_a_skewed_target_as_it_was(name):
     assert np.max(np.abs(shares - 0.1)) < 4 * np.sqrt(0.1 * 0.9 / N)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in SAMPLERS if n != "grid_sampler"])
 def test_a_correlated_target_in_two_dimensions_stays_as_it_was(name):
     covariance = jnp.array([[1.0, 0.8], [0.8, 2.0]])
@@ -50,6 +52,7 @@ def test_a_correlated_target_in_two_dimensions_stays_as_it_was(name):
     np.testing.assert_allclose(np.cov(np.asarray(moved).T), covariance, atol=4 * np.sqrt(8 / N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_places_where_the_density_is_nan_or_zero_are_never_moved_to(name):
     def half_line(z):

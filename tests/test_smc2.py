@@ -73,6 +73,7 @@ def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked
     assert 1.5 < spreads[0] / spreads[1] < 3.0  # twice the particles, half the variance, known to 10% from 400 each
 
 
+@pytest.mark.slow
 def test_the_evidence_is_kalmans_though_inner_filters_are_exchanged():
     # Rejuvenation and the exchange are adaptive, so that the mean of exp(estimate - exact) is 1 up to a bias of order
     # 1/N = .016 of what adaptation does, much below 4 standard errors of 48 runs.

@@ -47,6 +47,7 @@ def test_taylor_coefficients_are_those_of_the_papers_theorem_sign_included(x64):
     np.testing.assert_array_equal(np.delete(eta[1:], np.array(kept) - 1), 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 3])
 def test_a_noise_scale_in_theta_is_exact_when_the_mean_is_free_of_theta(order, x64):
     model = epf.models.local_level()
@@ -77,6 +78,7 @@ def correlated(noise_in_theta):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_in_theta", [False, True])
 def test_a_full_noise_covariance_is_exact_whether_known_or_scaled_by_theta(noise_in_theta, x64):
     model = correlated(noise_in_theta)
@@ -89,6 +91,7 @@ def test_a_full_noise_covariance_is_exact_whether_known_or_scaled_by_theta(noise
     np.testing.assert_allclose(statistic.log_density(S, theta), exact_ratio(model, theta, reference, x, y), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centre", [None, {"gamma": 1.0, "c": 3.0}])
 def test_taylor_in_two_parameters_converges_near_any_centre(centre, x64):
     model = epf.models.star()
@@ -116,6 +119,7 @@ def test_taylor_of_the_log_density_works_where_the_noise_is_not_gaussian(x64):
     assert statistic.log_density(S, {"a": jnp.asarray(9.0)}) == -jnp.inf  # confined to its box
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shrink", [None, 6.0])
 def test_chebyshev_reads_the_exact_density_between_its_nodes(shrink, x64):
     model = epf.models.sinusoid()
@@ -129,6 +133,7 @@ def test_chebyshev_reads_the_exact_density_between_its_nodes(shrink, x64):
     np.testing.assert_allclose(read, known, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_box_shrinks_with_the_densities_of_the_particles_and_keeps_what_is_inside(x64):
     model = epf.models.sinusoid()
     x, y = epf.simulate(KEY, model, {"theta": 0.7}, 400)
@@ -176,6 +181,7 @@ def test_an_initial_state_that_depends_on_theta_counts(x64):
         np.testing.assert_allclose(statistic.log_density(absorb(statistic, x, y), theta), expected, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [lambda loc: dist.Cauchy(loc, 0.7), lambda loc: dist.StudentT(4.0, loc, 0.7)])
 def test_scale_mixture_and_its_draws_of_theta_leave_the_exact_gibbs_density_invariant(family, x64):
     # 2000 chains of 40 sweeps: lambdas given theta, then theta given lambdas, on one known path of heavy-tailed steps.

@@ -50,6 +50,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_linear_models_posterior_is_found_and_stays_positive_definite_for_3000_steps_in_float32(name):
     # The rule is exact for terms that say little, which late ones do; what the first few terms of the six-parameter
@@ -66,6 +67,7 @@ def test_a_linear_models_posterior_is_found_and_stays_positive_definite_for_3000
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), sd, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_a_mixture_keeps_two_peaks_that_one_gaussian_cannot():
     # Only |a| can be known from the path, which is 0.8: the exact density has next to nothing about zero.
     model = epf.StateSpaceModel(

@@ -85,6 +85,7 @@ def path_of(name):
     return model, x, y, statistic, jax.tree.map(lambda leaf: leaf[-1], S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick("regression", "switching_ar1"))
 def test_the_sums_give_the_exact_gibbs_density_of_a_path_with_a_gap(name, x64):
     model, x, y, statistic, S = path_of(name)
@@ -128,6 +129,7 @@ GRIDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression", pytest.param("stochastic_volatility", marks=pytest.mark.slow)])
 def test_gibbs_sweeps_draw_theta_from_the_exact_density_of_a_known_path(name, x64):
     # 4000 chains of 40 sweeps. Standard error of a mean of 4000 draws: sd / 63; of the sd of a skewed density, of
@@ -140,6 +142,7 @@ def test_gibbs_sweeps_draw_theta_from_the_exact_density_of_a_known_path(name, x6
         assert abs(float(drawn.std()) - sd) < 4 * sd / 42, parameter
 
 
+@pytest.mark.slow
 def test_a_transition_matrix_is_drawn_from_its_dirichlet_posterior(x64):
     # Row r given the regimes is Dirichlet(alpha + counts). 4000 independent draws: standard error of a mean sd / 63, of
     # an sd less than that again. Four are allowed.
@@ -176,6 +179,7 @@ def judge(results, mean, sd, largest_error):
     assert np.all(np.abs(np.median(sds, axis=0) / sd - 1) < 0.15)
 
 
+@pytest.mark.slow
 def test_storviks_filter_knows_a_local_level_with_two_unknown_variances():
     # Eight filters against the Kalman filter's evidence on a grid of both variances.
     model = epf.models.local_level_variances()
@@ -254,6 +258,7 @@ def refused(transition=None, observation=None, **prior):
     return regression(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "model"),
     [

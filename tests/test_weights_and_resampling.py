@@ -132,6 +132,7 @@ def zero_patterns(n):
     return np.stack([first, last, ends, half, *alone])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESAMPLERS)
 def test_particles_of_zero_weight_are_never_chosen(name):
     n = 997  # enough for a cumulative sum in float32 to miss its total
