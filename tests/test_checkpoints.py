@@ -99,6 +99,7 @@ def noisier():
     return epf.StateSpaceModel(MODEL.prior, MODEL.initial, MODEL.transition, lambda theta, x, u: dist.Normal(x, 0.6))
 
 
+@pytest.mark.slow
 def test_the_state_of_another_model_or_filter_is_refused_with_what_differs(path):
     refuses(path, "the model's functions or prior, or an option", epf.storvik_filter(noisier(), 64))
     refuses(path, "the model's functions or prior", epf.storvik_filter(epf.models.ar1(prior_sd=0.4), 64))

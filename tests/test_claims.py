@@ -151,6 +151,7 @@ def test_storviks_evidence_integrates_theta_out():
         assert abs(bias) < 4 * standard_error
 
 
+@pytest.mark.slow
 def test_the_papers_perturbation_keeps_mean_and_sd_of_the_population():
     # With nothing observed, theta' = rho theta + (1 - rho) mean + sqrt(1 - rho^2) sd N(0, 1) has the same two moments.
     model = epf.models.sinusoid()

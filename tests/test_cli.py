@@ -154,7 +154,9 @@ def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected
 def test_the_report_of_a_fit_stands_alone(fitted):
     output, _, _ = fitted
     page = (output / "fit.html").read_text()
-    assert page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 2
+    assert (
+        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 3
+    )  # theta, diagnostics, states
     assert not re.search(r"(src|href)='http", page)
     assert "Posterior after 20 observations" in page
     assert "seed 1" in page
@@ -318,6 +320,7 @@ def test_a_stream_tells_the_same_of_every_form_of_the_same_numbers(folder, told,
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_missing_values_and_vectors_stream(folder):
     result = stream(folder, "y,z\n1.0,\nNA,nan\n[null, 2.0]\n", "--method", "sir", "--particles", 8, name="pair")
     found = lines_of(result)
@@ -400,6 +403,7 @@ def numbered():
     return [f'{{"y": {value!r}, "n": {i}}}\n' for i, value in enumerate(Y.tolist(), 1)]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_tells_how_many_it_holds_and_the_stream_goes_on(folder, tmp_path, told):
     options = ("--checkpoint", tmp_path / "s.epf")
     first = stream(folder, "y\n" + "".join(f"{v!r}\n" for v in Y.tolist()[:3]), *options, "--columns", "y")

@@ -73,6 +73,7 @@ def test_a_sweep_leaves_the_smoothing_distribution_as_it_is(name):
     assert_smoothed(swept)
 
 
+@pytest.mark.slow
 def test_sweeps_forget_where_they_started():
     # A sweep leaves a state alone with probability 0.8 at most (above): 0.8^60 = 2e-6.
     keys = jax.random.split(stream(jax.random.key(2)), 10_000)

@@ -40,9 +40,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
 
-@pytest.mark.parametrize(
-    ("name", "model_name"), one_model_each(FILTERS, quick_names=[*QUICK, "epf_taylor_bootstrap", "liu_west_paper"])
-)
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=QUICK))
 def test_stepping_equals_running_bit_for_bit_with_one_compilation(name, model_name):
     filter_, y = build(name, model_name)
     results = whole_run(name, model_name)
@@ -93,7 +91,7 @@ def test_a_series_cut_in_two_gives_the_same_numbers(name, model_name):
 
 @pytest.mark.parametrize(
     ("name", "model_name"),
-    one_model_each(FILTERS, ["vector"], quick_names=["epf", "liu_west_auxiliary"]),
+    one_model_each(FILTERS, ["vector"], quick_names=["epf"]),
 )
 def test_missing_observations_leave_no_trace_of_nan(name, model_name):
     filter_, y = build(name, model_name)

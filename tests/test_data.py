@@ -173,6 +173,7 @@ def ornstein_uhlenbeck():
     )
 
 
+@pytest.mark.slow
 def test_a_gap_in_time_equals_the_missing_observations_in_it():
     """A step of 2 is two steps of 1 with nothing seen between: the exact evidence is the same."""
     model = ornstein_uhlenbeck()

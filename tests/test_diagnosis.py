@@ -68,6 +68,7 @@ def test_many_runs_record_as_one_does(healthy):
     assert many.diagnostics.num_founders.shape == (2, T)
 
 
+@pytest.mark.slow
 def test_the_pit_is_that_of_the_exact_predictive_distribution():
     known = epf.bootstrap_filter(MODEL, 4000, theta={"phi": 0.8})
     found = epf.run(KEY, known, Y[:30], diagnostics=True, levels=(0.5,)).diagnostics
@@ -182,6 +183,7 @@ def test_an_outlier_collapses_the_weights_at_its_observation():
     assert "fully_adapted" in found["weights"].advice
 
 
+@pytest.mark.slow
 def test_an_impossible_observation_is_named():
     bounded = ar1(lambda theta, x, u: dist.Uniform(x - 3.0, x + 3.0))
     filter_ = epf.storvik_filter(bounded, N, proposal=epf.bootstrap())
@@ -192,6 +194,7 @@ def test_an_impossible_observation_is_named():
     assert epf.run(KEY, filter_, Y).diagnose() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
@@ -207,6 +210,7 @@ def test_an_acceptance_rate_near_0_or_1_is_found(sampler, message):
     assert found[0].where == "phi"
 
 
+@pytest.mark.slow
 def test_theta_that_never_moves_is_found_and_exact_draws_are_not(healthy):
     sir = epf.run(KEY, epf.bootstrap_filter(MODEL, N), Y).diagnose()
     assert [finding.message.split(":")[0] for finding in sir] == ["theta was never redrawn"]
@@ -263,6 +267,7 @@ STEADY_FILTER = epf.bootstrap_filter(STEADY, N)
 NOISE = jax.random.normal(jax.random.key(7), (T,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "y"),
     [

@@ -74,6 +74,7 @@ def test_grid_posteriors_have_the_moments_of_a_conjugate_one():
     del y
 
 
+@pytest.mark.slow
 def test_two_parameter_grids_integrate_each_other_out():
     model = epf.models.local_level()
     _, y = epf.simulate(jax.random.key(2), model, {"level_noise": 0.5, "observation_noise": 1.0}, 20)

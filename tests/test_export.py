@@ -149,6 +149,7 @@ def test_with_nothing_to_learn_the_table_is_empty_and_the_states_are_there():
     assert "x_mean" in results.to_xarray()
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_no_table_and_no_plot():
     import subprocess
 

@@ -48,6 +48,7 @@ def test_quantiles_hold_the_share_that_they_say(state, ahead):
     np.testing.assert_allclose(below, ahead.levels, atol=5 * 0.5 / 60)
 
 
+@pytest.mark.slow
 def test_time_goes_on_counting_from_the_state_and_inputs_take_its_place():
     follows = epf.StateSpaceModel(
         prior={},

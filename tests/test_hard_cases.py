@@ -78,6 +78,7 @@ def test_discrete_observations_may_be_missing():
     assert np.all(np.isfinite(results.log_evidence))
 
 
+@pytest.mark.slow
 def test_infinite_particles_of_zero_weight_do_not_count():
     values = jnp.array([1.0, 3.0, jnp.inf, jnp.nan])
     log_weights = jnp.array([jnp.log(0.5), jnp.log(0.5), -jnp.inf, -jnp.inf])
@@ -95,6 +96,7 @@ def test_taylor_of_a_heavy_tailed_model_stays_near_its_prior():
     assert np.max(np.abs(results.final.theta["a"])) <= 6 * 0.2
 
 
+@pytest.mark.slow
 def test_auxiliary_weights_that_rule_everything_out_are_passed_over():
     model = model_of(linear, lambda th, x, u: dist.Uniform(x - 0.5, x + 0.5))
     y = jnp.array([0.1, 2.8, 0.2])
@@ -154,6 +156,7 @@ def test_theta_spreads_again_at_once_after_an_outlier_that_one_particle_survives
         assert sd[59] > 0.5 * sd[57]
 
 
+@pytest.mark.slow
 def test_a_nan_density_of_theta_is_counted_and_told():
     model = epf.StateSpaceModel(
         prior=dist.Normal(0.0, 1.0),

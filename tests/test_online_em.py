@@ -46,6 +46,7 @@ def test_the_estimate_comes_to_the_exact_maximum_of_the_likelihood():
     assert float(found.theta.sd["phi"].max()) < 1e-6  # one value; rounding of its mean over the particles
 
 
+@pytest.mark.slow
 def test_a_few_backward_draws_do_what_all_pairs_do():
     _, _, _, sd = data()
     some, every = (estimate(num).theta.mean["phi"][T // 2 :].mean() for num in (2, None))

@@ -329,6 +329,7 @@ def survives(folder, lines):
     return reasons
 
 
+@pytest.mark.slow
 def test_a_stream_of_damaged_lines_goes_on_or_stops_and_never_trips(tmp_path):
     assert 20 < len(survives(tmp_path, [b"0.5\n", *fuzzed_lines(100, seed=0)])) < 95
 

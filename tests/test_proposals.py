@@ -13,6 +13,7 @@ from epf_jax import exact
 from epf_jax.gaussian import moments
 
 
+@pytest.mark.slow
 def test_fully_adapted_densities_agree_with_numerical_integration(x64):
     model = epf.models.sinusoid(observation_noise=0.3)
     proposal = epf.fully_adapted(model)
@@ -58,6 +59,7 @@ def test_fully_adapted_vector_models_follow_the_gaussian_algebra_with_components
     np.testing.assert_allclose(scale @ scale.T, Q - K @ Hs @ Q, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_guided_by_the_transition_is_the_bootstrap_filter():
     model = epf.models.sinusoid(observation_noise=0.5)
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 8)

@@ -104,6 +104,7 @@ def test_an_interrupted_run_keeps_what_it_had_and_goes_on_from_there(tmp_path):
     assert not list((tmp_path / "data").glob("*.part"))
 
 
+@pytest.mark.slow
 def test_one_experiment_from_the_command_line_never_replaces_the_whole_report(tmp_path):
     (tmp_path / "index.html").write_text("the whole")
     result = epf("density", "--output", tmp_path)
@@ -225,6 +226,7 @@ def test_a_failing_unit_leaves_no_file_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_first_of_twenty_series_is_the_only_one_of_a_quick_run():
     one, twenty = (series(SIN, Size("", n, 24))[1] for n in (1, 20))
     np.testing.assert_array_equal(one[0], twenty[0])
@@ -236,6 +238,7 @@ def _exact():
     return solve(SIN, y[0])
 
 
+@pytest.mark.slow
 def test_the_focused_grid_resolves_the_posterior_from_first_to_last():
     found = _exact()
     spacing = np.diff(found.axes["theta"])

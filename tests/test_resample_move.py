@@ -97,6 +97,7 @@ def test_theta_changes_only_where_it_moves():
     assert np.mean(history.theta["phi"][later] != history.theta["phi"][later - 1][history.ancestors[later]]) > 0.2
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_memory_is_reported_and_moves_nothing():
     _, y, _ = case()
     state = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), runs().final)

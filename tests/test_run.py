@@ -22,6 +22,7 @@ def test_a_progress_bar_changes_no_number(capsys):
     assert "12/12" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_history_is_kept_only_when_asked_for_and_agrees_with_the_summaries():
     assert epf.run(KEY, FILTER, Y).history is None
     results = epf.run(KEY, FILTER, Y, history=True)
@@ -35,6 +36,7 @@ def test_history_is_kept_only_when_asked_for_and_agrees_with_the_summaries():
     np.testing.assert_allclose(results.theta.quantiles["phi"][:, 0], low, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_replicate_runs_over_keys_and_over_series():
     keys = jax.random.split(jax.random.key(2), 3)
     shared = epf.replicate(keys, FILTER, Y)
@@ -47,6 +49,7 @@ def test_replicate_runs_over_keys_and_over_series():
     np.testing.assert_allclose(shared.theta.mean["phi"][1], single.theta.mean["phi"], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_memory_of_a_run_grows_with_the_series_only_by_its_summaries():
     from epf_jax.run import _scan
 

@@ -108,6 +108,7 @@ def test_taylor_in_two_parameters_converges_near_any_centre(centre, x64):
     assert errors[2] < 0.1 * errors[1] < 0.01 * errors[0]
 
 
+@pytest.mark.slow
 def test_taylor_of_the_log_density_works_where_the_noise_is_not_gaussian(x64):
     model = epf.models.cauchy_ar1()
     x, y = epf.simulate(KEY, model, {"a": 0.3}, 8)
@@ -167,6 +168,7 @@ def test_storviks_recursion_is_a_kalman_filter_in_parameter_space(x64):
     np.testing.assert_allclose([S.m[0], S.C[0, 0]], [m, P], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_an_initial_state_that_depends_on_theta_counts(x64):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0)},
@@ -249,6 +251,7 @@ def test_scale_mixture_learns_from_heavy_tailed_transitions_and_observations_wit
     assert 0.8 < np.median(sds) / sd < 1.25
 
 
+@pytest.mark.slow
 def test_a_precision_that_rounds_to_zero_leaves_the_statistic_whole(monkeypatch):
     model = epf.models.cauchy_ar1()
     statistic = epf.scale_mixture(model)

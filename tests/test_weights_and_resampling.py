@@ -72,6 +72,7 @@ def test_the_population_is_the_weighted_mean_and_covariance_with_a_floor(x64):
     np.testing.assert_allclose(collapsed.scale_tril, np.diag([0.1, 0.2]), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_weighted_quantiles_are_those_of_the_sorted_particles(precision):
     rng = np.random.default_rng(2)
     values, weights = rng.normal(size=(200, 2)), rng.exponential(size=200)
@@ -155,6 +156,7 @@ def test_positions_on_the_very_edges_of_the_cumulative_weights_find_particles_of
     np.testing.assert_array_equal(_inverse_cdf(log_weights, positions), [1, 1, 3, 3, 4, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["systematic", "residual", "stratified"])
 def test_copies_stay_close_to_their_expectation(name):
     # Systematic: floor or ceil of N w. Residual: at least the floor. Stratified: less than two away.
@@ -217,6 +219,7 @@ def test_more_particles_than_float32_tells_apart_are_warned_of():
         check_resampler(epf.systematic, 2**25)
 
 
+@pytest.mark.slow
 def test_selection_gathers_particles_and_resets_weights_only_where_it_resampled():
     key, log_weights = jax.random.key(0), jnp.asarray(LOG_W)
     particles = {"x": jnp.arange(8.0), "theta": jnp.arange(16.0).reshape(8, 2)}
