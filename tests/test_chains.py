@@ -19,6 +19,8 @@ from epf_jax.chains.particle_gibbs import PathState, gibbs_kernel, path_density_
 from epf_jax.random import stream
 from epf_jax.weights import Population
 
+pytestmark = pytest.mark.xdist_group("chains")  # one worker: what is made for all of these tests is made once
+
 KEY = jax.random.key(0)
 AR1, SIN = epf.models.ar1(), epf.models.sinusoid()
 LENGTHS = {"num_draws": 1500, "num_warmup": 500}

@@ -16,6 +16,8 @@ from epf_jax.files import BusyError, held, write_atomically
 from epf_jax.lines import LineReader
 from epf_jax.streaming import Stream
 
+pytestmark = pytest.mark.xdist_group("checkpoints")  # one worker: what is made for all of these tests is made once
+
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
 KEY = jax.random.key(1)

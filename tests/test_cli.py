@@ -15,6 +15,8 @@ from epf_jax.commands import app
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.streaming import Stream
 
+pytestmark = pytest.mark.xdist_group("cli")  # one worker: what is made for all of these tests is made once
+
 MODEL_FILE = """
 import jax.numpy as jnp
 import numpyro.distributions as dist

@@ -16,6 +16,8 @@ import epf_jax as epf
 from epf_jax.tables import read_csv
 from epf_jax.times import UNITS
 
+pytestmark = pytest.mark.xdist_group("data")  # one worker: what is made for all of these tests is made once
+
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 32)
 Y = np.asarray(epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1])

@@ -9,6 +9,8 @@ import pytest
 import epf_jax as epf
 from epf_jax.predictive import probability_integral_transform
 
+pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once
+
 KEY, T, N = jax.random.key(1), 120, 400
 
 

@@ -90,6 +90,7 @@ def test_by_their_score_states_without_a_derivative_have_the_exact_gradient(x64)
     assert error < 0.1 * abs(wanted)
 
 
+@pytest.mark.slow
 def test_a_fading_memory_keeps_the_gradient_of_a_long_series_small_and_near_kalmans():
     hyper = {"phi": 0.8, "q": 1.0, "r": 0.7}
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 400)
@@ -233,6 +234,7 @@ def test_quantiles_move_with_the_weights_of_the_particles():
     np.testing.assert_allclose(tilted, 1.0, atol=0.06)
 
 
+@pytest.mark.slow
 def test_rematerialising_changes_neither_results_nor_gradients():
     y = jnp.array([0.3, -1.0, 2.0, 0.1, 0.8])
     hyper, resample = {"q": 1.0}, epf.stop_gradient_resampling()

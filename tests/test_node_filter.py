@@ -12,6 +12,8 @@ from conformance import dict_theta
 import epf_jax as epf
 from epf_jax import exact
 
+pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
+
 KEY = jax.random.key(1)
 
 

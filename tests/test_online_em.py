@@ -12,6 +12,8 @@ from conformance import dict_theta
 import epf_jax as epf
 from epf_jax import exact
 
+pytestmark = pytest.mark.xdist_group("online_em")  # one worker: what is made for all of these tests is made once
+
 KEY, T = jax.random.key(1), 1000
 
 

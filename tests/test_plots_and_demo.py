@@ -11,6 +11,8 @@ import epf_jax as epf
 from epf_jax import demo
 from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
 
+pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
+
 
 def test_the_demo_writes_its_pictures_and_reports_z(tmp_path, capsys):
     demo.main(["--num-steps", "40", "--num-particles", "50", "--output", str(tmp_path / "out")])

@@ -11,6 +11,8 @@ import pytest
 import epf_jax as epf
 from epf_jax import exact
 
+pytestmark = pytest.mark.xdist_group("practical")  # one worker: what is made for all of these tests is made once
+
 AR1 = epf.models.ar1()
 N, T, LAG = 500, 12, 15
 AXES = {"phi": np.linspace(-2.0, 2.0, 401)}

@@ -14,6 +14,8 @@ from epf_jax.filters.inner import inner_filters
 from epf_jax.filters.memory import empty_memory
 from epf_jax.proposals import why_not_fully_adapted
 
+pytestmark = pytest.mark.xdist_group("smc2")  # one worker: what is made for all of these tests is made once
+
 T, N, RUNS = 40, 64, 48
 GRID = np.linspace(-1.2, 1.6, 281)
 

@@ -16,6 +16,8 @@ import pytest
 import epf_jax as epf
 from epf_jax.fingerprints import fingerprint
 
+pytestmark = pytest.mark.xdist_group("sweep")  # one worker: what is made for all of these tests is made once
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODULE = importlib.import_module("epf_jax.sweep")  # the name epf_jax.sweep is the function
 AR1 = epf.models.ar1()
