@@ -135,6 +135,7 @@ def test_stop_gradients_are_unbiased_around_any_scheme_that_chooses_ancestors(sc
     assert abs(float(slopes.mean()) - wanted) < 3.5 * float(slopes.std()) / np.sqrt(4000)  # p < 5e-4 each, seed fixed
 
 
+@pytest.mark.slow
 def test_an_island_without_weight_has_finite_gradients():
     def mean(a):
         weighing = reweight(uniform_log_weights(8), jnp.where(X < 2, -jnp.inf, a * X / 8))
@@ -265,7 +266,7 @@ def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
     np.testing.assert_allclose(jnp.sum(jnp.exp(drawn.log_weights), axis=1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize("y", [0.0, 1.5])
+@pytest.mark.parametrize("y", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_transport_keeps_the_mean_of_a_sharply_weighted_cloud_and_leaves_equal_weights(y):
     x = jnp.asarray(np.random.default_rng(0).normal(size=100))
     weighing = reweight(uniform_log_weights(100), -0.5 * ((y - x) / 0.1) ** 2)  # SIN's ratio of noises
