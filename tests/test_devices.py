@@ -78,18 +78,15 @@ def test_every_device_holds_its_share_of_the_particles(told):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_no_device_gathers_more_than_a_number_from_each(told_more):
     assert told_more["traffic"] == {"across": 8, "islands": 8}
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_steps_across_devices_are_the_run(told_more):
     assert told_more["stepping"]
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_gradients_pass_from_device_to_device(told_more):
     one, across = told_more["gradient"]
