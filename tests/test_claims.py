@@ -66,6 +66,7 @@ def test_chebyshev_learns_both_parameters_of_star_by_default():
     assert rms["c"] < 0.35
 
 
+@pytest.mark.slow
 def test_storvik_agrees_with_the_kalman_evidence_on_a_grid():
     model = epf.models.ar1()
     rms = z_rms(

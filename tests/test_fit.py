@@ -61,6 +61,7 @@ def test_the_estimate_is_the_kalman_filters_maximum_on_a_linear_gaussian_model()
     assert abs(float(found.results.log_evidence[-1]) - log_evidence.max()) < 1.5
 
 
+@pytest.mark.slow
 def test_the_ascent_climbs_and_tells_where_it_was():
     found = walk_fit()
     assert found.trace["noise"].shape == found.log_evidence.shape

@@ -15,7 +15,14 @@ def test_the_notebooks_are_there():
     assert {"05_stock_volatility", "06_nile", "07_lynx"} <= {path.stem for path in NOTEBOOKS}
 
 
-SLOW = ("03_your_own_model", "04_differentiable", "05_stock_volatility", "06_nile", "07_lynx")  # they compile for long
+SLOW = (
+    "02_the_paper",
+    "03_your_own_model",
+    "04_differentiable",
+    "05_stock_volatility",
+    "06_nile",
+    "07_lynx",
+)  # they compile for long
 
 
 def listed(path):

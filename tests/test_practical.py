@@ -33,6 +33,7 @@ def long_window_run():
     return epf.run(jax.random.key(1), long_window(), series())
 
 
+@pytest.mark.slow
 def test_a_window_that_holds_the_whole_series_gives_the_exact_posterior():
     found, wanted = long_window_run().theta, exact.kalman(AR1, series(), AXES)
     z = (np.asarray(found.mean["phi"]) - wanted.mean["phi"]) / wanted.sd["phi"]

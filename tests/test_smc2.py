@@ -85,6 +85,7 @@ def test_the_evidence_is_kalmans_though_inner_filters_are_exchanged():
     assert np.std(np.log(ratio[:, -1])) < 0.5
 
 
+@pytest.mark.slow
 def test_theta_has_the_exact_posterior():
     truth = case()[2]
     mean, sd = truth.mean["phi"][-1], truth.sd["phi"][-1]

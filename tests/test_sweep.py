@@ -255,6 +255,7 @@ def example(*arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_table_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
