@@ -240,10 +240,10 @@ def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.n
         root: the name of what is no dict.
     """
     found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name, leaf = jax.tree_util.keystr(path, simple=True, separator=".") or root, np.asarray(leaf)
-        for index in np.ndindex(leaf.shape[num_axes:]):
-            found[name + (f"[{','.join(map(str, index))}]" if index else "")] = leaf[(..., *index)]
+    for name, leaf in named_leaves(tree, root):
+        shape = np.shape(leaf)[num_axes:]
+        for component, index in zip(component_names(name, shape), np.ndindex(shape), strict=True):
+            found[component] = np.asarray(leaf)[(..., *index)]
     return found
 
 

@@ -11,6 +11,7 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.interpolation import compress, expand, lagrange, points
 
 pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
 
@@ -127,3 +128,14 @@ def test_wrong_arguments_are_refused_by_name():
         )
     with pytest.raises(ValueError, match="particle learning resamples before it propagates"):
         epf.particle_learning_filter(model, 10, proposal=epf.bootstrap())
+
+
+@pytest.mark.parametrize(("num_nodes", "scale", "error"), [(7, 100.0, 0.03), (11, 100.0, 0.003), (11, 10.0, 0.06)])
+def test_interpolation_is_as_exact_on_a_gaussian_over_ten_sd_as_compression_is_said_to_be(num_nodes, scale, error):
+    s = jnp.linspace(-1.0, 1.0, 2001)
+    for middle in (0.0, 0.13, 0.25):  # of the box, in half-widths
+        at_nodes, wanted = (-0.5 * (10.0 * (place - middle)) ** 2 for place in (points(num_nodes), s))
+        top = jnp.max(at_nodes)
+        squeezed = compress(jnp.asarray(at_nodes), top, scale)
+        found = expand(jax.vmap(lambda s: lagrange(s, num_nodes))(s) @ squeezed, top, scale)
+        assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error

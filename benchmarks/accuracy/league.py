@@ -224,12 +224,15 @@ BY_LABEL = {contestant.label: contestant for contestant in CONTESTANTS}
 @cache
 def data(name: str, num_series: int) -> tuple[np.ndarray, list[exact.GridPosterior]]:
     """The series, and the exact posterior of each at the last observation; golds are kept in a file."""
+    y = np.stack([_series(name, i) for i in range(num_series)])
+    return y, [_gold(name, i, row) for i, row in enumerate(y)]
+
+
+def _series(name: str, i: int) -> np.ndarray:
     contest = CONTESTS[name]
     with jax.enable_x64(True):
-        model = contest.model()
-        keys = jnp.stack([jax.random.fold_in(jax.random.key(DATA_SEED), i) for i in range(num_series)])
-        y = jax.vmap(lambda key: epf.simulate(key, model, contest.truth, contest.num_steps)[1])(keys)
-    return np.asarray(y), [_gold(name, i, row) for i, row in enumerate(np.asarray(y))]
+        key = jax.random.fold_in(jax.random.key(DATA_SEED), i)
+        return np.asarray(epf.simulate(key, contest.model(), contest.truth, contest.num_steps)[1])
 
 
 def _gold_path(name: str, i: int) -> pathlib.Path:
@@ -252,11 +255,7 @@ def _gold(name: str, i: int, y: np.ndarray) -> exact.GridPosterior:
 def find_gold(task: tuple[str, int]) -> None:
     """One gold, for the pool."""
     name, i = task
-    with jax.enable_x64(True):
-        model = CONTESTS[name].model()
-        key = jax.random.fold_in(jax.random.key(DATA_SEED), i)
-        y = epf.simulate(key, model, CONTESTS[name].truth, CONTESTS[name].num_steps)[1]
-    _gold(name, i, np.asarray(y))
+    _gold(name, i, _series(name, i))
 
 
 def mass_inside(gold: exact.GridPosterior, name: str, interval: Any) -> float:

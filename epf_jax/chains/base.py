@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from epf_jax.parameters import Theta
+from epf_jax.results import scalars
 
 _WORST_RHAT = 1.01  # and the least effective draws per chain: the rules of Vehtari et al. (2021)
 _LEAST_ESS = 100
@@ -62,22 +63,17 @@ class Chains(NamedTuple):
     def __repr__(self) -> str:
         num_chains, num_draws = self.log_evidence.shape
         acceptance = ", ".join(f"{share:.2f}" for share in np.asarray(self.acceptance))
-        named = jax.tree_util.tree_leaves_with_path(self.mean)
-        others = [jax.tree.leaves(part) for part in (self.sd, self.quantiles((0.05, 0.95)), self.ess, self.rhat)]
+        ends = self.quantiles((0.05, 0.95))
+        low, high = (jax.tree.map(lambda leaf, k=k: leaf[..., k], ends) for k in (0, 1))
+        mean, sd, low, high, ess, rhat = (
+            scalars(part) for part in (self.mean, self.sd, low, high, self.ess, self.rhat)
+        )
         rows = []
-        for (path, mean), sd, ends, ess, rhat in zip(named, *others, strict=True):
-            for i in np.ndindex(np.shape(mean)):
-                numbers = (mean[i], sd[i], *ends[i])
-                row = [f"{number:.4g}" for number in numbers]
-                rows.append([component_name(path, i), *row, f"{ess[i]:.0f}", f"{rhat[i]:.3f}"])
+        for name in mean:
+            numbers = [f"{part[name]:.4g}" for part in (mean, sd, low, high)]
+            rows.append([name, *numbers, f"{ess[name]:.0f}", f"{rhat[name]:.3f}"])
         table = _aligned([["", "mean", "sd", "5%", "95%", "ess", "r-hat"], *rows])
         return f"<{self.description}: {num_chains} chains x {num_draws} draws, acceptance {acceptance}\n{table}>"
-
-
-def component_name(path: Any, index: tuple[int, ...]) -> str:
-    """How one number of theta is called: 'phi', or 'phi[1]'."""
-    name = ".".join(str(getattr(p, "key", getattr(p, "idx", p))) for p in path) or "theta"
-    return name if not index else f"{name}[{','.join(map(str, index))}]"
 
 
 def diagnose(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d"], Float[np.ndarray, " *d"]]:

@@ -1,6 +1,6 @@
 """What a report shows of a run, and says of it: the one place where figures and diagnoses plug in.
 
-A figure that `plots.py` gains is one more `Figure` in `figures` or `comparison`; a diagnosis in words one more sentence
+A figure that `plots` gains is one more `Figure` in `figures` or `comparison`; a diagnosis in words one more sentence
 in `findings`.
 """
 

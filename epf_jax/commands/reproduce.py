@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from epf_jax.commands.shared import app, console, fail
+from epf_jax.commands.shared import app, console, fail, progress_bar
 from epf_jax.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
 from epf_jax.reproduce.store import Unit
 
@@ -48,14 +47,7 @@ def _progress(units: list[Unit]) -> Iterator[Unit]:
     """The units in turn, under a progress bar that names the one being computed."""
     if not units:
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    with progress_bar(console) as bar:
         task = bar.add_task("", total=len(units))
         for unit in units:
             bar.update(task, description=unit.name)

@@ -91,8 +91,8 @@ def keep_compiled_programs() -> None:
             note(f"compiled programs are not kept ({error.strerror or error}); every start compiles.")
 
 
-def progress_bar() -> Progress:
-    """A progress bar on standard error."""
+def progress_bar(on: Console | None = None) -> Progress:
+    """A progress bar, on standard error unless another console is given."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -100,7 +100,7 @@ def progress_bar() -> Progress:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=Console(file=sys.stderr))
+    return Progress(*columns, console=Console(file=sys.stderr) if on is None else on)
 
 
 def show(table: Table) -> None:

@@ -104,9 +104,15 @@ class Filter(NamedTuple):
 def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
     """The state before any observation: N draws of theta and x_0, each with the statistic of its x_0."""
     key_theta, key_state = jax.random.split(key)
-    theta = model.parameters.sample(key_theta, num_particles)
+    return start_at(key_state, model, model.parameters.sample(key_theta, num_particles), num_particles, statistic_of)
+
+
+def start_at(
+    key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, num_particles: int, statistic_of: Callable
+) -> FilterState:
+    """The state before any observation for given parameters, a row for each particle: x_0 alone is drawn."""
     rows = (theta, jnp.arange(num_particles))
-    x = sample_each(key_state, lambda theta, _: model.initial(theta), num_particles, *rows)
+    x = sample_each(key, lambda theta, _: model.initial(theta), num_particles, *rows)
     x = x.astype(model.shapes.x.dtype)
     log_weights = uniform_log_weights(num_particles)
     return FilterState(x, theta, jax.vmap(statistic_of)(x), log_weights, jnp.zeros(()), jnp.zeros((), int))

@@ -28,8 +28,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.densities import sample_each
-from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
+from epf_jax.filters.base import (
+    PARTICLES,
+    Filter,
+    FilterState,
+    StepInfo,
+    build_filter,
+    check_filter_arguments,
+    start_at,
+)
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import compress, expand, lagrange, node_counts, points
@@ -38,7 +45,6 @@ from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, in_order, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
-from epf_jax.weights import uniform_log_weights
 
 DEFAULT_NODES = {1: 15, 2: 17, 3: 9}
 NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
@@ -112,9 +118,12 @@ def node_filter(
     def init(key):
         key_inner, key_report = jax.random.split(key)
         centre, axes = coordinates.centre, jnp.diag(PRIOR_REACH * coordinates.scale)
-        filters = jax.vmap(lambda z: _start(key_inner, model, coordinates.to_theta(z), num_inner))(
-            centre + between.nodes @ axes.T
-        )
+
+        def start_node(z):
+            theta = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_inner, *leaf.shape)), coordinates.to_theta(z))
+            return start_at(key_inner, model, theta, num_inner, lambda x_0: ())
+
+        filters = jax.vmap(start_node)(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
         log_weights, log_mass = _weigh(coordinates, between, S)
         S = S._replace(log_mass=log_mass)
@@ -200,14 +209,6 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
     return _Between(
         nodes, at, jax.vmap(shares_at)(at), jax.vmap(nearest_to)(at), lambda v, s: shares_at(s) @ v, nearest_to
     )
-
-
-def _start(key, model, theta, num):
-    """A node's filter before any observation: theta known to be that of the node."""
-    rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num, *leaf.shape)), theta)
-    x = sample_each(key, lambda theta, _: model.initial(theta), num, rows, jnp.arange(num))
-    x = x.astype(model.shapes.x.dtype)
-    return FilterState(x, rows, (), uniform_log_weights(num), jnp.zeros(()), jnp.zeros((), int))
 
 
 def _at_nodes(S, between):

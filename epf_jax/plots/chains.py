@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.chains.base import component_name
 from epf_jax.exact import GridPosterior
 from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot
+from epf_jax.results import scalars
 
 
 def plot_chains(chains: Any, *, exact: GridPosterior | None = None, truth: Any = None, title: str | None = None) -> Any:
@@ -20,18 +20,14 @@ def plot_chains(chains: Any, *, exact: GridPosterior | None = None, truth: Any =
         title: of the figure.
     """
     plt = pyplot()
-    named = [
-        (path, index, np.asarray(draws)[(slice(None), slice(None), *index)])
-        for path, draws in jax.tree_util.tree_leaves_with_path(chains.theta)
-        for index in np.ndindex(np.shape(draws)[2:])
-    ]
+    named = scalars(chains.theta, num_axes=2)
     expected: Any = jax.tree.structure(chains.theta)
     if truth is not None and jax.tree.structure(truth) != expected:
         raise ValueError(f"truth: expected the prior's structure, {expected}, got {truth!r}.")
     truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
     sizes = {"figsize": (9, 1 + 2.2 * len(named)), "width_ratios": (3, 1), "sharey": "row", "squeeze": False}
     figure, axes = plt.subplots(len(named), 2, **sizes)
-    for i, ((trace, density), (path, index, draws)) in enumerate(zip(axes, named, strict=True)):
+    for i, ((trace, density), (name, draws)) in enumerate(zip(axes, named.items(), strict=True)):
         for chain in draws:
             trace.plot(chain, linewidth=0.5, alpha=0.7)
         density.hist(draws.ravel(), bins=50, density=True, orientation="horizontal", color=FILTER, alpha=0.4)
@@ -42,7 +38,7 @@ def plot_chains(chains: Any, *, exact: GridPosterior | None = None, truth: Any =
             density.legend(loc="best", frameon=False, fontsize=9)
         for ax in (trace, density) if truths else ():
             draw_truth(ax, truths[i])
-        trace.set_ylabel(component_name(path, index))
+        trace.set_ylabel(name)
         for ax in (trace, density):
             finish(ax)
     axes[-1, 1].set_xlabel("density")
