@@ -12,7 +12,7 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experimen
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-test-all: lint  ## the quick tests and the slow ones
+test-all: lint $(VENV)/.notebooks  ## the quick tests and the slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow"
 
 lint: $(READY)
@@ -47,6 +47,10 @@ $(VENV)/.peers: $(READY)  # each on its own: one that will not install is named 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+$(VENV)/.notebooks: $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[notebooks]"
 	touch $@
 
 clean:
