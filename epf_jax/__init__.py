@@ -38,8 +38,9 @@ from epf_jax.fit import Fit, fit
 from epf_jax.forecast import Forecast, forecast
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
+from epf_jax.quasi import in_order, quasi_random
 from epf_jax.replicate import replicate
-from epf_jax.resampling import in_order, multinomial, residual, stratified, systematic, when_ess_below
+from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.results import Diagnostics, History, Results, Summary
 from epf_jax.run import run
 from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
@@ -113,6 +114,7 @@ __all__ = [
     "plots",
     "pmmh",
     "practical_filter",
+    "quasi_random",
     "random_walk",
     "replicate",
     "resample_move_filter",

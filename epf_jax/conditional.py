@@ -80,6 +80,11 @@ def redraw_path(
         begins: rows that hold the model's initial state: drawn from `model.initial(theta)`, with no observation and
             nothing before. The observation and the input of such a row are not looked at.
     """
+    if proposal.draw is not sample_each:
+        raise ValueError(
+            f"proposal: a path is redrawn among independent draws, and those of a {proposal.name} proposal are not. "
+            "Give the proposal without epf.quasi_random."
+        )
     key_end, key_rows = jax.random.split(key)
     num_steps = x.shape[0]
     cloud = jnp.broadcast_to(x_before, (num_particles, *x_before.shape)).astype(x.dtype)

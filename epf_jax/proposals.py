@@ -10,12 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature
-from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.gaussian import abstractly, condition, depends_on, is_affine, is_gaussian, linear_parts, moments
 from epf_jax.model import CannotEvaluateError, StateSpaceModel, check_is_model, drawn, example_input
 from epf_jax.parameters import Theta
@@ -30,6 +31,7 @@ class Proposal(NamedTuple):
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
         blind: whether x_t is drawn without a look at y_t.
         name: for descriptions.
+        draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
     """
 
     distribution: Callable[..., Any]
@@ -37,6 +39,7 @@ class Proposal(NamedTuple):
     look_ahead: Callable[..., Float[Array, ""]] | None = None
     blind: bool = False
     name: str = "of your own"
+    draw: Callable[..., Array] = sample_each
 
 
 def bootstrap() -> Proposal:
@@ -148,7 +151,7 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             + (" Call it: proposals are built by their functions." if callable(proposal) else "")
         )
     shapes = model.shapes
-    if shapes.problem is not None or proposal.blind:
+    if shapes.problem is not None or (proposal.blind and proposal.draw is sample_each):
         return
     call = "q(theta, x_prev, y, u)"
     try:
@@ -165,3 +168,17 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             f"proposal: {call} draws x_t of shape {x.shape}, but the model's state has shape {shapes.x.shape}. Propose "
             "one state for one particle."
         )
+    if proposal.draw is not sample_each:
+        _draw_two(proposal, model)
+
+
+def _draw_two(proposal: Proposal, model: StateSpaceModel) -> None:
+    """Two draws of x_0 and of x_t, abstractly, for the errors of a draw of another kind."""
+    theta, x, y = model.shapes.theta, model.shapes.x, model.shapes.y
+
+    def draw(key, two_theta, two_x, y, u):
+        proposal.draw(key, lambda theta, _: model.initial(theta), 2, two_theta, two_x)
+        return proposal.draw(key, lambda theta, x: proposal.distribution(model, theta, x, y, u), 2, two_theta, two_x)
+
+    two_theta, two_x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), (theta, x))
+    jax.eval_shape(draw, jax.random.key(0), two_theta, two_x, y, example_input(model))

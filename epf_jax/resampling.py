@@ -112,40 +112,6 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
         return f"{resampler_name(self.scheme)} when the ESS is below {self.fraction:g} N"
 
 
-@dataclasses.dataclass(frozen=True)
-class in_order:  # noqa: N801
-    """Resample with `scheme` in the order of the states, which must be scalars.
-
-    The distribution function of the particles, which the scheme inverts, is then one of places and not of labels: runs
-    with the same random numbers and slightly different parameters keep nearly the same particles, so that the
-    differences of their log-evidences are far more precise than each (Malik and Pitt 2011).
-    """
-
-    scheme: Resampler = systematic
-
-    def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> "Selection":
-        """What the scheme selects of the sorted particles."""
-        x = jax.lax.stop_gradient(jax.tree.leaves(place)[0])
-        if x.ndim != 1:
-            raise ValueError(
-                f"in_order: expected scalar states, which have an order, got states of shape {x.shape[1:]}."
-            )
-        order = jnp.argsort(x)
-        log_weights, weights = weighing.log_weights[order], weighing.weights[order]
-        particles, place = jax.tree.map(lambda leaf: leaf[order], (particles, place))
-        chosen = select(key, self.scheme, weighing._replace(log_weights=log_weights, weights=weights), particles, place)
-        return chosen._replace(ancestors=order[chosen.ancestors])
-
-    def check(self, num_particles: int) -> None:
-        """Refuse a scheme that is none."""
-        check_resampler(self.scheme, num_particles)
-
-    @property
-    def name(self) -> str:
-        """For descriptions."""
-        return f"{resampler_name(self.scheme)} in order"
-
-
 class Selection(NamedTuple):
     """Particles after a resampling step.
 

@@ -101,18 +101,26 @@ class Filter(NamedTuple):
         return f"<{self.description}>"
 
 
-def start(key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable) -> FilterState:
+def start(
+    key: PRNGKeyArray, model: StateSpaceModel, num_particles: int, statistic_of: Callable, draw: Callable = sample_each
+) -> FilterState:
     """The state before any observation: N draws of theta and x_0, each with the statistic of its x_0."""
     key_theta, key_state = jax.random.split(key)
-    return start_at(key_state, model, model.parameters.sample(key_theta, num_particles), num_particles, statistic_of)
+    theta = model.parameters.sample(key_theta, num_particles)
+    return start_at(key_state, model, theta, num_particles, statistic_of, draw)
 
 
 def start_at(
-    key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, num_particles: int, statistic_of: Callable
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    theta: Theta,
+    num_particles: int,
+    statistic_of: Callable,
+    draw: Callable = sample_each,
 ) -> FilterState:
     """The state before any observation for given parameters, a row for each particle: x_0 alone is drawn."""
     rows = (theta, jnp.arange(num_particles))
-    x = sample_each(key, lambda theta, _: model.initial(theta), num_particles, *rows)
+    x = draw(key, lambda theta, _: model.initial(theta), num_particles, *rows)
     x = x.astype(model.shapes.x.dtype)
     log_weights = uniform_log_weights(num_particles)
     return FilterState(x, theta, jax.vmap(statistic_of)(x), log_weights, jnp.zeros(()), jnp.zeros((), int))

@@ -43,7 +43,8 @@ from epf_jax.interpolation import compress, expand, lagrange, node_counts, point
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.resampling import Resampler, in_order, resampler_name, systematic
+from epf_jax.quasi import MOST_DIMENSIONS, in_order, quasi_random_where_possible
+from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 17, 3: 9}
@@ -93,9 +94,9 @@ def node_filter(
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
         proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
-            otherwise `epf.bootstrap()`.
-        resample: how they resample; by default systematically in the order of the states (`epf.in_order`) where states
-            are scalars, and `epf.systematic` elsewhere.
+            otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
+        resample: how they resample; by default systematically in the order of the states (`epf.in_order`), where they
+            have at most six dimensions, and `epf.systematic` elsewhere.
 
     `StepInfo.ess` is that of the nodes' filters, averaged over the posterior.
     """
@@ -103,11 +104,11 @@ def node_filter(
     check_positive("reach", reach, "a positive number of posterior standard deviations")
     check_is_model(model)
     if resample is None:
-        resample = in_order(systematic) if model.shapes.x.shape == () else systematic
+        resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
     check_filter_arguments(model, num_inner, resample)
     check_model_learns(model, "node_filter")
     coordinates, counts = model.parameters, node_counts("node_filter", num_nodes, model.parameters, DEFAULT_NODES)
-    proposal = default_proposal(model) if proposal is None else proposal
+    proposal = quasi_random_where_possible(default_proposal(model), model) if proposal is None else proposal
     check_proposal(proposal, model)
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
     num_points = NUM_POINTS[len(counts)] if num_points is None else num_points
@@ -121,7 +122,7 @@ def node_filter(
 
         def start_node(z):
             theta = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_inner, *leaf.shape)), coordinates.to_theta(z))
-            return start_at(key_inner, model, theta, num_inner, lambda x_0: ())
+            return start_at(key_inner, model, theta, num_inner, lambda x_0: (), proposal.draw)
 
         filters = jax.vmap(start_node)(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)

@@ -19,12 +19,12 @@ p(theta | x_0:t) for every surviving path; the cycle is the same. An observation
 is counted in `StepInfo` and then treated as missing.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from epf_jax.densities import sample_each
 from epf_jax.filters.base import (
     Filter,
     FilterState,
@@ -36,7 +36,7 @@ from epf_jax.filters.base import (
     step_info,
 )
 from epf_jax.model import StateSpaceModel
-from epf_jax.proposals import Proposal, check_proposal, default_proposal, fully_adapted
+from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import Sampler, no_draw, random_walk
 from epf_jax.statistics import (
@@ -165,7 +165,7 @@ def parameter_filter(
     N, look_ahead = num_particles, proposal.look_ahead
 
     def init(key):
-        return start(key, model, N, statistic.init)
+        return start(key, model, N, statistic.init, proposal.draw)
 
     def step(key, state, y, u):
         key_resample, key_state, key_blind, key_update, key_theta = jax.random.split(key, 5)
@@ -179,14 +179,15 @@ def parameter_filter(
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
-        x = propagate(key_state, lambda th, x: proposal.distribution(model, th, x, y, u), theta, x_prev)
+        x = propagate(key_state, proposal, model, theta, x_prev, y, u)
         w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
         weighings.append(reweight(log_weights, w))
         log_weights, collapsed = weighings[-1].log_weights, weighings[-1].collapsed
 
         if look_ahead is None:
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
-                x = jax.lax.cond(collapsed, _propagate_blindly(model, u), lambda *_: x, key_blind, theta, x_prev)
+                blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
+                x = jax.lax.cond(collapsed, blind, lambda: x)
             selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(collapsed, y)
@@ -205,13 +206,15 @@ def parameter_filter(
     return build_filter(model, N, init, step, description, resample, statistic=statistic)
 
 
-def propagate(key, distribution, theta, x_prev):
+def propagate(key, proposal, model, theta, x_prev, y, u):
     """One draw of x_t for every particle."""
-    return sample_each(key, distribution, x_prev.shape[0], theta, x_prev).astype(x_prev.dtype)
+    x = proposal.draw(key, lambda th, x: proposal.distribution(model, th, x, y, u), x_prev.shape[0], theta, x_prev)
+    return x.astype(x_prev.dtype)
 
 
-def _propagate_blindly(model, u):
-    return lambda key, theta, x_prev: propagate(key, lambda th, x: model.transition(th, x, u), theta, x_prev)
+def propagate_blindly(key, model, theta, x_prev, u):
+    """One draw of x_t for every particle from the transition, whatever y_t is."""
+    return propagate(key, bootstrap(), model, theta, x_prev, None, u)
 
 
 def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):

@@ -43,7 +43,7 @@ from epf_jax.filters.base import (
     start,
     step_info,
 )
-from epf_jax.filters.parameter import check_statistic, default_statistic, propagate, redraw
+from epf_jax.filters.parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import keep, systematic
@@ -210,12 +210,12 @@ def _extend(key, key_blind, model, proposal, state, y, u):
     Where every particle rules y_t out, x_t is drawn without a look at it.
     """
     theta, x_prev = state.theta, state.x
-    x = propagate(key, lambda th, x: proposal.distribution(model, th, x, y, u), theta, x_prev)
+    x = propagate(key, proposal, model, theta, x_prev, y, u)
     w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
     if proposal.look_ahead is not None:
         w += jax.vmap(lambda th, x_prev: proposal.look_ahead(model, th, x_prev, y, u))(theta, x_prev)
     weighing = reweight(state.log_weights, w)
-    blind = propagate(key_blind, lambda th, x: model.transition(th, x, u), theta, x_prev)
+    blind = propagate_blindly(key_blind, model, theta, x_prev, u)
     return jnp.where(weighing.collapsed, blind, x), weighing
 
 
