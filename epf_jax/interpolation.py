@@ -1,9 +1,10 @@
-r"""Interpolation of log-densities between Chebyshev points (Trefethen 2013, chapters 2-5)."""
+r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and piece by piece."""
 
 import numbers
 from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -28,6 +29,25 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     return shares / jnp.sum(shares)
 
 
+def piecewise_cubic(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
+    """Shares at s of n >= 4 evenly spaced nodes on [-1, 1]: the cubic through the nearest four; straight on outside."""
+    place = (s + 1.0) * (n - 1) / 2
+    first = jnp.clip(jnp.floor(place).astype(int) - 1, 0, n - 4)
+    inside = jnp.clip(place, 0.0, n - 1.0)
+    t = inside - first  # between 0 and 3
+    cubic = jnp.stack(
+        [
+            -(t - 1) * (t - 2) * (t - 3) / 6,
+            t * (t - 2) * (t - 3) / 2,
+            -t * (t - 1) * (t - 3) / 2,
+            t * (t - 1) * (t - 2) / 6,
+        ]
+    )
+    beyond = place - inside  # the last two nodes go on as they end
+    end = jnp.where(beyond < 0, jnp.array([-1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, -1.0, 1.0]))
+    return jax.lax.dynamic_update_slice(jnp.zeros(n, cubic.dtype), cubic + beyond * end, (first,))
+
+
 def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
 
@@ -44,7 +64,9 @@ def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:
     return top - scale * jnp.expm1(-compressed / scale)
 
 
-def node_counts(who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int]) -> tuple[int, ...]:
+def node_counts(
+    who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int], least: int = 2
+) -> tuple[int, ...]:
     """How many nodes each unconstrained coordinate gets: what the user says, or the default for so many of them."""
     p = coordinates.dim
     if p > max(default):
@@ -54,9 +76,9 @@ def node_counts(who: str, num_nodes: Any, coordinates: Parameters, default: dict
         )
     given = default[p] if num_nodes is None else num_nodes
     counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
-    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= 2 for n in counts):
+    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= least for n in counts):
         raise ValueError(
-            f"num_nodes: expected a whole number of at least 2, or one for each of the {p} parameters "
+            f"num_nodes: expected a whole number of at least {least}, or one for each of the {p} parameters "
             f"({', '.join(coordinates.names)}), got {num_nodes!r}."
         )
     return counts

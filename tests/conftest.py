@@ -30,3 +30,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="needs an accelerator, and jax finds only the CPU"))
+
+
+def pytest_collection_finish(session):
+    """Groups that are scattered over workers make what they share twice: say so rather than be slow."""
+    if not hasattr(session.config, "workerinput") or not session.config.getvalue("loadgroup"):
+        return
+    for item in session.items:
+        for mark in item.iter_markers("xdist_group"):
+            if not item.nodeid.endswith(f"@{mark.args[0]}"):
+                raise pytest.UsageError("this pytest and pytest-xdist do not keep xdist_group's tests together")

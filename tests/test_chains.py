@@ -73,6 +73,7 @@ def test_chains_have_the_exact_posterior(chains, name):
     assert_posterior(chains(), exact_posterior(name))
 
 
+@pytest.mark.slow
 def test_the_likelihoods_are_those_of_the_draws():
     chains = pmmh_ar1()
     phi, estimates = (np.ravel(part)[::300] for part in (chains.theta["phi"], chains.log_evidence))

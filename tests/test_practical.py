@@ -44,6 +44,7 @@ def test_a_window_that_holds_the_whole_series_gives_the_exact_posterior():
     assert np.all(np.abs(ratio - 1) < 0.26)
 
 
+@pytest.mark.slow
 def test_its_log_evidence_is_near_the_exact_one():
     # log p(y_t | y_1:t-1) is a mean over 500 chains of densities that vary by a factor of e^.5 or so: errors of
     # .5 / sqrt(500) = .022 a step, .08 after twelve; four of them.

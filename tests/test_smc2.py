@@ -97,6 +97,7 @@ def test_theta_has_the_exact_posterior():
     assert within_standard_errors(runs().theta.sd["phi"][:, -1] / sd, 1.0, slack=0.016)
 
 
+@pytest.mark.slow
 def test_the_states_are_drawn_from_the_mixture_of_the_inner_filters():
     _, y, truth = case()
     mean, sd = exact_state_moments(y, GRID, np.exp(truth.log_density[-1] - truth.log_density[-1].max()))

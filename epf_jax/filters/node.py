@@ -1,20 +1,23 @@
-r"""The node filter: one small particle filter at each Chebyshev node of theta, the likelihood read between them.
+r"""The node filter: one small particle filter at each node of a grid of theta, the likelihood read between them.
 
 For one to three parameters the likelihood L_t(theta) = p(y_1:t | theta) is a smooth function on a box. A filter with
-theta known estimates it at every node; the posterior at any theta is the prior times the polynomial through the nodes'
-log-likelihoods. No theta is ever moved or resampled, and no path has to remember more than its last state, so that
-neither theta nor paths degenerate. All nodes share their random numbers, and resample in the order of the states
-(Malik and Pitt 2011), so that the estimates err alike and their differences, which the posterior is made of, hardly.
+theta known estimates it at every node; the posterior at any theta is the prior times the likelihood, whose logarithm is
+read between the nodes by cubics. No theta is ever moved or resampled, and no path has to remember more than its last
+state, so that neither theta nor paths degenerate. All nodes share their random numbers, and resample in the order of
+the states (Malik and Pitt 2011), so that the estimates err alike and their differences, which the posterior is made of,
+hardly.
 
-Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` the tensor grid of Chebyshev points:
+Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even grid:
 
     1. step      every node's filter, with the same key; its evidence increment adds to log L(z_k)
     2. read      log L between the nodes, at G points spread evenly over the box; weigh these by prior and likelihood
-    3. re-place  when the posterior has become narrow, new nodes reach so many standard deviations to either side of its
-                 mean, along its own axes; they inherit log L by interpolation, and the nearest node's particles
+    3. re-place  when the posterior has become narrow, or has come to the box's edge, new nodes reach so many standard
+                 deviations to either side of its mean, along its own axes; they inherit log L by interpolation, and the
+                 nearest node's particles
     4. report    the G points as particles, each with a state of the nearest node
 
-A new box must lie inside the old one, where the polynomial holds. The cost of a step does not depend on t.
+A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up. The
+cost of a step does not depend on t.
 """
 
 import itertools
@@ -39,7 +42,7 @@ from epf_jax.filters.base import (
 )
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.gaussian import cholesky, solve_lower
-from epf_jax.interpolation import compress, expand, lagrange, node_counts, points
+from epf_jax.interpolation import compress, expand, node_counts, piecewise_cubic
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
@@ -47,12 +50,13 @@ from epf_jax.quasi import MOST_DIMENSIONS, in_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
-DEFAULT_NODES = {1: 15, 2: 17, 3: 9}
+DEFAULT_NODES = {1: 15, 2: 17, 3: 11}
 NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
-_SMALLER = 0.5  # a new box has at most this share of the old one's volume
-_WIDE = 300.0  # log-likelihoods that differ by more over the box are compressed early: see `_compression`
-_IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the polynomial everywhere
+_SMALLER, _LARGER = 0.5, 1.1  # a new box's volume in that of the old one: at most the first, or at least the second
+_SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
+_EDGE = 1e-3  # the posterior's mass in the outer half of the outer cells that calls for a box further out
+_IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
 class Nodes(NamedTuple):
@@ -79,7 +83,7 @@ def node_filter(
     *,
     num_nodes: int | tuple[int, ...] | None = None,
     num_points: int | None = None,
-    reach: float = 5.0,
+    reach: float = 4.0,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
@@ -89,7 +93,7 @@ def node_filter(
         model: the state-space model.
         num_inner: particles at each node.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 17 x 17 for two,
-            9 x 9 x 9 for three by default.
+            11 x 11 x 11 for three by default.
         num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 1024,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
@@ -107,7 +111,10 @@ def node_filter(
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
     check_filter_arguments(model, num_inner, resample)
     check_model_learns(model, "node_filter")
-    coordinates, counts = model.parameters, node_counts("node_filter", num_nodes, model.parameters, DEFAULT_NODES)
+    coordinates, counts = (
+        model.parameters,
+        node_counts("node_filter", num_nodes, model.parameters, DEFAULT_NODES, least=4),
+    )
     proposal = quasi_random_where_possible(default_proposal(model), model) if proposal is None else proposal
     check_proposal(proposal, model)
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
@@ -174,10 +181,11 @@ class _Between(NamedTuple):
     Attributes:
         nodes: s at the K nodes.
         at: s at the G points, one in each of G equal cells.
-        shares: of every node's value in that of the polynomial at every point.
+        shares: of every node's value in what is read at every point.
         nearest: the node nearest to every point.
-        read: `read(values, s)`, the polynomial through the nodes' values at one s.
+        read: `read(values, s)`, what is read at each s; outside the box, what its edge says, or less.
         nearest_to: `nearest_to(s)`, the node nearest to one s.
+        cell: how far apart the nodes are along every coordinate.
     """
 
     nodes: Float[Array, "K P"]
@@ -186,12 +194,13 @@ class _Between(NamedTuple):
     nearest: Int[Array, " G"]
     read: Callable[[Any, Any], Any]
     nearest_to: Callable[[Any], Any]
+    cell: Float[Array, " P"]
 
 
 def _reading(counts: tuple[int, ...], num: int) -> _Between:
     """Reading between so many nodes, at `num` points along every coordinate."""
     dim = len(counts)
-    grid = [jnp.asarray(points(n), float) for n in counts]
+    grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
     cells = np.array(list(itertools.product(range(num), repeat=dim)))
     # Somewhere in each cell, at places of no pattern: on a lattice the marginal quantiles would move in leaps.
@@ -200,63 +209,52 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
     def shares_at(s):
         shares = jnp.ones(())
         for i, n in enumerate(counts):
-            shares = shares[..., None] * lagrange(s[i], n)
+            shares = shares[..., None] * piecewise_cubic(s[i], n)
         return shares.ravel()
 
     def nearest_to(s):
         where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
         return jnp.ravel_multi_index(where, counts, mode="clip")
 
-    return _Between(
-        nodes, at, jax.vmap(shares_at)(at), jax.vmap(nearest_to)(at), lambda v, s: shares_at(s) @ v, nearest_to
-    )
+    def read(values, s):
+        top = jnp.max(values)
+        squeezed = compress(values, top, _SCALE)
+        inside, straight_on = (jax.vmap(shares_at)(at) @ squeezed for at in (jnp.clip(s, -1.0, 1.0), s))
+        return expand(jnp.minimum(inside, straight_on), top, _SCALE)  # nothing rises towards where no node has been
+
+    cell = 2.0 / (jnp.asarray(counts) - 1.0)
+    return _Between(nodes, at, jax.vmap(shares_at)(at), jax.vmap(nearest_to)(at), read, nearest_to, cell)
 
 
 def _at_nodes(S, between):
     return S.centre + between.nodes @ S.axes.T
 
 
-def _compression(log_likelihood):
-    """Where `interpolation.compress` sets in: late on a box that fits the posterior, early on one that is too wide.
-
-    On a Gaussian over 10 sd to either side, 100 is exact to .03 in log-evidence by 7 nodes and to .003 by 11, and 10 to
-    .8 and .06. On wide boxes, whose log-likelihood is no polynomial of so low a degree, it is the other way round.
-    """
-    return jnp.where(jnp.max(log_likelihood) - jnp.min(log_likelihood) < _WIDE, 100.0, 10.0)
-
-
 def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
-    scale = _compression(S.log_likelihood)
-    values = expand(between.shares @ compress(S.log_likelihood, top, scale), top, scale)
     z = S.centre + between.at @ S.axes.T
-    log_p = values + jax.vmap(coordinates.log_prior)(z)
+    log_p = expand(between.shares @ compress(S.log_likelihood, top, _SCALE), top, _SCALE) + jax.vmap(
+        coordinates.log_prior
+    )(z)
     total = jax.nn.logsumexp(log_p)
     log_cell = jnp.sum(jnp.log(jnp.diag(S.axes))) - math.log(len(between.at))  # but for a constant
     return log_p - total, total + log_cell
 
 
 def _replace(coordinates, between, reach, S, log_weights):
-    """Nodes on the posterior's own axes, where it has become narrow enough; the weights of their points."""
+    """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
     z = S.centre + between.at @ S.axes.T
     w = jnp.exp(log_weights)
     mean = w @ z
     axes = reach * cholesky((w[:, None] * (z - mean)).T @ (z - mean))
-    corners = jnp.asarray(list(itertools.product((-1.0, 1.0), repeat=len(mean))))
-
-    def in_old_box(s):
-        return solve_lower(S.axes, mean + axes @ s - S.centre)
-
-    inside = jnp.all(jnp.abs(jax.vmap(in_old_box)(corners)) <= 1.0)
+    mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
     volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
+    at_edge = w @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1) > _EDGE
 
     def moved():
-        old = jax.vmap(in_old_box)(between.nodes)
-        top = jnp.max(S.log_likelihood)
-        scale = _compression(S.log_likelihood)
-        squeezed = compress(S.log_likelihood, top, scale)
-        values = expand(jax.vmap(lambda s: between.read(squeezed, s))(old), top, scale)
+        old = jax.vmap(lambda s: solve_lower(S.axes, mean + axes @ s - S.centre))(between.nodes)
+        values = between.read(S.log_likelihood, old)
         filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
         new = Nodes(mean, axes, values, S.log_mass, filters)
         theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
@@ -265,7 +263,26 @@ def _replace(coordinates, between, reach, S, log_weights):
         new_weights, log_mass = _weigh(coordinates, between, new)
         return new._replace(log_mass=log_mass), new_weights
 
-    return jax.lax.cond(inside & (volume < _SMALLER), moved, lambda: (S, log_weights))
+    due = (volume < _SMALLER) | (at_edge & (volume > _LARGER))
+    return jax.lax.cond(fits & due, moved, lambda: (S, log_weights))
+
+
+def _cut_back(old_centre, old_axes, centre, axes, limit):
+    """The new box cut back to `limit` times the old one, side by side, and whether there is such a box.
+
+    In coordinates of the old box, from -1 to 1, the new one's axes are lower triangular, too: its k-th side is the
+    first that moves the k-th coordinate, and is cut back to the room that the sides before it have left.
+    """
+    at, B = solve_lower(old_axes, centre - old_centre), solve_lower(old_axes, axes)
+    low, high = at, at  # how far the sides so far reach in each coordinate
+    reached = []
+    for k in range(len(centre)):
+        up, down = (jnp.minimum(room / B[k, k], 1.0) for room in (limit[k] - high[k], limit[k] + low[k]))
+        ends = jnp.stack([-down * B[:, k], up * B[:, k]])
+        low, high = low + jnp.min(ends, axis=0), high + jnp.max(ends, axis=0)
+        reached.append((up, down))
+    up, down = jnp.array(reached).T
+    return centre + axes @ ((up - down) / 2), axes * ((up + down) / 2), jnp.all((up > 0) & (down > 0))
 
 
 def _report(key, coordinates, between, S) -> tuple[Theta, Array]:
