@@ -72,6 +72,24 @@ def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
     return Proposal(distribution, log_weight, name="guided")
 
 
+def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Proposal:
+    """The proposal for the model with theta put in, whose own theta is empty: q is told it all the same."""
+    look_ahead = proposal.look_ahead
+
+    def distribution(known, _, x_prev, y, u):
+        return proposal.distribution(model, theta, x_prev, y, u)
+
+    def log_weight(known, _, x_prev, x, y, u):
+        return proposal.log_weight(model, theta, x_prev, x, y, u)
+
+    def ahead(known, _, x_prev, y, u):
+        return look_ahead(model, theta, x_prev, y, u)  # type: ignore[misc]
+
+    return proposal._replace(
+        distribution=distribution, log_weight=log_weight, look_ahead=None if look_ahead is None else ahead
+    )
+
+
 def fully_adapted(model: StateSpaceModel) -> Proposal:
     r"""Resample on p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): every draw weighs the same.
 

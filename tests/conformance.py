@@ -70,13 +70,16 @@ def _separable(model):
     return epf.separable(model, lambda x, u: x[None], lambda theta: theta[None])
 
 
+COMPILES_LONG = ("conjugate_blocks",)  # on vectors; quick runs take the first model
+
+
 def one_model_each(names, models=tuple(MODELS), *, quick_names=None):
     """Every name on every model; quick runs take each name (of `quick_names`) on one model in turn."""
     listed = []
     for i, name in enumerate(names):
         for j, model in enumerate(models):
             chosen = quick_names is None or name in quick_names
-            quick = chosen and i % len(models) == j
+            quick = chosen and j == (0 if name in COMPILES_LONG else i % len(models))
             marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if quick else [pytest.mark.slow])
             listed.append(pytest.param(name, model, marks=marks))
     return listed

@@ -5,19 +5,22 @@ import re
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"```python( raises)?\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)
+_BLOCK = re.compile(r"```python( raises| slow)?\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)
 
 
-def run_page(path):
+def run_page(path, *, slow=False):
     """The names that the page's blocks leave, run one after the other.
 
     A block marked `python raises` raises, or warns; the text block after it shows what, `...` standing for any words.
+    One marked `python slow` compiles for long, and is run only where slow tests are.
     """
     namespace, num = {}, 0
-    for raises, code, shown in _BLOCK.findall((ROOT / path).read_text()):
+    for mark, code, shown in _BLOCK.findall((ROOT / path).read_text()):
         num += 1
         program = compile(code, str(path), "exec")
-        if not raises:
+        if mark == " slow" and not slow:
+            continue
+        if mark != " raises":
             exec(program, namespace)
             continue
         told = _trouble(program, namespace)

@@ -82,6 +82,7 @@ def test_the_likelihoods_are_those_of_the_draws():
     np.testing.assert_allclose(estimates, wanted, atol=1.5)
 
 
+@pytest.mark.slow
 def test_gibbs_chains_choose_how_theta_is_drawn():
     assert "theta by the conjugate statistic" in gibbs_ar1().description
     np.testing.assert_array_equal(gibbs_ar1().acceptance, 1.0)
@@ -278,6 +279,13 @@ def test_wrong_arguments_are_refused_by_name(method, message, call):
         (TypeError, r"^key: expected a key", lambda y: epf.pmmh(0, AR1, y)),
         (ValueError, r"^num_particles: expected a positive", lambda y: epf.pmmh(KEY, AR1, y, num_particles=0)),
         (TypeError, r"^filter_of: expected a function", lambda y: epf.pmmh(KEY, AR1, y, filter_of=3)),
+        (
+            ValueError,
+            "^proposal: filter_of builds a filter with a proposal of its own",
+            lambda y: epf.pmmh(
+                KEY, AR1, y, proposal=epf.bootstrap(), filter_of=lambda known: epf.bootstrap_filter(known, 10)
+            ),
+        ),
         (
             ValueError,
             r"^filter_of: it returned a filter of another model",

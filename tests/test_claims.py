@@ -128,7 +128,7 @@ def linear_data():
 @pytest.mark.parametrize(
     ("scheme", "threshold"),
     [
-        pytest.param(s, t, marks=[] if s == "systematic" or t == 0.5 else [pytest.mark.slow])
+        pytest.param(s, t, marks=[] if s in ("systematic", "multinomial") and t == 0.5 else [pytest.mark.slow])
         for s in RESAMPLERS
         for t in THRESHOLDS
     ],

@@ -44,8 +44,14 @@ def exact_log_density(model, theta, x, y):
     return log_prior + ratio[-1]
 
 
-@pytest.mark.parametrize("model_name", MODELS)
-@pytest.mark.parametrize("name", EXACT_WHEN_LINEAR)
+@pytest.mark.parametrize(
+    ("name", "model_name"),
+    [
+        pytest.param(name, model_name, marks=[pytest.mark.slow] * (model_name == "vector" and name != "taylor"))
+        for name in EXACT_WHEN_LINEAR
+        for model_name in MODELS
+    ],  # of several vectors each compiles for ten seconds
+)
 @pytest.mark.parametrize("missing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x64):
     model, x, y, statistic, S = path_and_statistic(name, model_name, missing)
@@ -94,6 +100,7 @@ def test_every_statistic_draws_theta_from_its_density(name, x64):
     assert abs(float(theta.std()) - sd) < 4 * sd / 90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler_name",
     [

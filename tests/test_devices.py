@@ -57,12 +57,13 @@ def test_islands_keep_to_themselves_and_keep_the_total_weight(told):
     assert abs(islands["weight"] - 1.0) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "across", "islands"])
-def test_evidence_and_posterior_are_exact_within_monte_carlo_error(told, name):
+def test_evidence_and_posterior_are_exact_within_monte_carlo_error(told_more, name):
     model = epf.models.ar1(observation_noise=1.0)
     _, y = epf.simulate(jax.random.key(4), model, {"phi": 0.8}, 8)
     posterior = exact.kalman(model, y, {"phi": jnp.linspace(-3.0, 3.0, 401)})
-    last = np.array(told["posteriors"][name]["last"])
+    last = np.array(told_more["posteriors"][name]["last"])
     ratio = np.exp(last[:, 0] - float(posterior.log_evidence[-1]))
     errors = last.std(axis=0, ddof=1) / np.sqrt(len(last))
     # Twelve keys: four standard errors each, the evidence as a ratio, whose mean is one.
@@ -73,7 +74,11 @@ def test_evidence_and_posterior_are_exact_within_monte_carlo_error(told, name):
 
 def test_every_device_holds_its_share_of_the_particles(told):
     assert told["posteriors"]["across"]["rows per device"] == [50] * 8
-    assert told["posteriors"]["islands"]["rows per device"] == [50] * 8
+
+
+@pytest.mark.slow
+def test_every_island_holds_its_share_of_the_particles(told_more):
+    assert told_more["posteriors"]["islands"]["rows per device"] == [50] * 8
     assert told["posteriors"]["one"]["rows per device"] == [400]
 
 

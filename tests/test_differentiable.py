@@ -37,6 +37,7 @@ def test_stop_gradients_change_no_number(scheme):
     jax.tree.map(np.testing.assert_array_equal, plain, wrapped)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
 def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_not(x64):
     hyper, build = gradients.FILTERS["bootstrap, phi known"]
@@ -145,6 +146,7 @@ def test_an_island_without_weight_has_finite_gradients():
     assert np.isfinite(jax.grad(mean)(1.0))
 
 
+@pytest.mark.slow
 def test_soft_resampling_that_draws_no_particle_of_weight_keeps_them_all():
     weighing = reweight(uniform_log_weights(8), jnp.where(X == 3, 0.0, -jnp.inf))
     drawn = jax.vmap(lambda key: select(key, epf.soft_resampling(0.1, epf.multinomial), weighing, X))(
@@ -266,6 +268,7 @@ def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
     np.testing.assert_allclose(jnp.sum(jnp.exp(drawn.log_weights), axis=1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("y", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_transport_keeps_the_mean_of_a_sharply_weighted_cloud_and_leaves_equal_weights(y):
     x = jnp.asarray(np.random.default_rng(0).normal(size=100))

@@ -87,6 +87,7 @@ def test_it_stops_when_the_log_evidence_no_longer_rises():
     assert 20 <= len(found.log_evidence) < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_steps", "number"), [pytest.param(30, 10, marks=pytest.mark.slow), (4, 4)])
 def test_steps_without_a_finite_gradient_end_in_an_error_that_names_causes(num_steps, number):
     def broken(hyper):

@@ -12,7 +12,7 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parents[1] / "notebooks").g
 def test_the_notebooks_are_there():
     names = ["01_quickstart", "02_the_paper", "03_your_own_model", "04_differentiable"]
     assert [path.stem for path in NOTEBOOKS][:4] == names
-    assert {"05_stock_volatility", "06_nile", "07_lynx"} <= {path.stem for path in NOTEBOOKS}
+    assert {"05_stock_volatility", "06_nile", "07_lynx", "08_every_method"} <= {path.stem for path in NOTEBOOKS}
 
 
 SLOW = (
@@ -22,6 +22,7 @@ SLOW = (
     "05_stock_volatility",
     "06_nile",
     "07_lynx",
+    "08_every_method",
 )  # they compile for long
 
 

@@ -63,7 +63,7 @@ def test_fully_adapted_vector_models_follow_the_gaussian_algebra_with_components
 def test_guided_by_the_transition_is_the_bootstrap_filter():
     model = epf.models.sinusoid(observation_noise=0.5)
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 8)
-    guided = epf.guided(lambda theta, x_prev, y, u: dist.Normal(jnp.sin(0.7 * x_prev), 1.0))
+    guided = epf.guided(lambda theta, x_prev, y, u: dist.Normal(jnp.sin(theta["theta"] * x_prev), 1.0))
     runs = [
         epf.run(jax.random.key(1), epf.bootstrap_filter(model, 100, theta={"theta": 0.7}, proposal=p), y, levels=())
         for p in (epf.bootstrap(), guided)

@@ -7,8 +7,9 @@ from pages import ROOT, run_page
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_code_block_runs_in_order(capsys):
-    namespace, num_blocks = run_page("README.md")
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_code_block_runs_in_order(slow, capsys):
+    namespace, num_blocks = run_page("README.md", slow=slow)
     assert num_blocks >= 3
     # theta = 0.7 made the data and the prior is N(0, .2^2): after 1000 observations the posterior is near 0.65
     assert 0.4 < float(namespace["results"].theta.mean["theta"][-1]) < 0.9

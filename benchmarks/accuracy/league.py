@@ -12,6 +12,7 @@ Finished rows are kept in `league.jsonl` beside the table; the same command goes
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import time
@@ -25,34 +26,43 @@ import numpy as np
 import numpyro.distributions as dist
 
 import epf_jax as epf
-from benchmarks.accuracy import sinusoid, star
+from benchmarks.accuracy import peer_methods, sinusoid, star
 from benchmarks.pool import solve_all
 from benchmarks.report import RESULTS, save, show
 from epf_jax import exact
 from epf_jax.machine import machine
 from epf_jax.reproduce.cases import CAUCHY, solve
+from epf_jax.reproduce.cauchy import learned_widely, near_or_far
 
 NUM_SERIES, DATA_SEED, METHOD_SEED = 20, 123, 7
 LEVELS = (0.05, 0.95)
 
 
 class Contest(NamedTuple):
-    """A model with its data and its gold: `gold(model, y)` gives the exact posterior on a grid, in double precision."""
+    """A model with its data and its gold: `gold(model, y)` gives the exact posterior on a grid, in double precision.
+
+    `proposal(model)` is what every method that takes a proposal is given: None, for its own choice, but for Cauchy.
+    """
 
     model: Callable[[], epf.StateSpaceModel]
     truth: dict[str, float]
     num_steps: int
     gold: Callable[[epf.StateSpaceModel, Any], exact.GridPosterior]
+    proposal: Callable[[epf.StateSpaceModel], epf.Proposal | None] = lambda model: None
 
 
 class Contestant(NamedTuple):
-    """A method: `estimate(key, model, y, size)` gives an `Estimate`; sizes are those of the two budgets."""
+    """A method: `estimate(key, model, y, size, proposal)` gives an `Estimate`; sizes are those of the two budgets.
+
+    One of another library names the package that it `needs`.
+    """
 
     label: str
     sizes: tuple[Any, Any]
     estimate: Callable[..., "Estimate"]
     online: bool = True
     fits: Callable[[epf.StateSpaceModel], bool] = lambda model: True
+    needs: str | None = None
 
 
 class Estimate(NamedTuple):
@@ -123,7 +133,13 @@ def kalman_gold(axes: dict[str, Any], model: epf.StateSpaceModel, y: Any) -> exa
 
 CONTESTS = {
     "sin": Contest(epf.models.sinusoid, {"theta": 0.7}, 1000, sinusoid.posterior),
-    "cauchy": Contest(epf.models.cauchy_ar1, {"a": 0.7}, 1000, lambda model, y: solve(CAUCHY, y)),
+    "cauchy": Contest(
+        epf.models.cauchy_ar1,
+        {"a": 0.7},
+        1000,
+        lambda model, y: solve(CAUCHY, y),
+        lambda model: epf.guided(near_or_far),
+    ),
     "star": Contest(epf.models.star, {"gamma": 1.0, "c": 3.0}, 1000, star.posterior),
     "ar1": Contest(epf.models.ar1, {"phi": 0.7}, 1000, partial(kalman_gold, {"phi": np.linspace(-1.0, 1.2, 111)})),
     "volatility": Contest(
@@ -138,12 +154,12 @@ CONTESTS = {
 }
 
 
-def online(build: Callable[[epf.StateSpaceModel, Any, int], epf.Filter]) -> Callable[..., Estimate]:
-    """An estimate by a filter of this library."""
+def online(build: Callable[..., epf.Filter]) -> Callable[..., Estimate]:
+    """An estimate by a filter of this library, `build(model, size, num_steps, proposal)`."""
     kept = cache(build)  # one filter for all series of a job, so that it compiles once
 
-    def estimate(key, model, y, size):
-        results = epf.run(key, kept(model, size, len(y)), y, levels=LEVELS)
+    def estimate(key, model, y, size, proposal):
+        results = epf.run(key, kept(model, size, len(y), proposal), y, levels=LEVELS)
         last = jax.tree.map(lambda leaf: leaf[-1], (results.theta.mean, results.theta.sd, results.theta.quantiles))
         return Estimate(*last, results.log_evidence[-1])
 
@@ -153,28 +169,23 @@ def online(build: Callable[[epf.StateSpaceModel, Any, int], epf.Filter]) -> Call
 def by_chains(sample: Callable[..., Any]) -> Callable[..., Estimate]:
     """An estimate by Markov chains."""
 
-    def estimate(key, model, y, size):
-        chains = sample(key, model, y, size)
+    def estimate(key, model, y, size, proposal):
+        num_particles, num_draws = size
+        sizes = {"num_particles": num_particles, "num_draws": num_draws, "num_warmup": num_draws // 2}
+        chains = sample(key, model, y, proposal=proposal, **sizes)
         return Estimate(chains.mean, chains.sd, chains.quantiles(LEVELS), np.nan)
 
     return estimate
 
 
-def pmmh(key, model, y, size):
-    num_particles, num_draws = size
-    return epf.pmmh(key, model, y, num_particles=num_particles, num_draws=num_draws, num_warmup=num_draws // 2)
+def by_peer(method: Callable[..., tuple]) -> Callable[..., Estimate]:
+    """An estimate by a method of another library."""
+    return lambda *given: Estimate(*method(*given))
 
 
-def particle_gibbs(key, model, y, size):
-    num_particles, num_draws = size
-    return epf.particle_gibbs(
-        key, model, y, num_particles=num_particles, num_draws=num_draws, num_warmup=num_draws // 2
-    )
-
-
-def smc2(model, size, num_steps):
+def smc2(model, size, num_steps, proposal):
     num_particles, num_inner = size
-    return epf.smc2_filter(model, num_particles, max_steps=num_steps, num_inner=num_inner)
+    return epf.smc2_filter(model, num_particles, max_steps=num_steps, num_inner=num_inner, proposal=proposal)
 
 
 def storvik_fits(model: epf.StateSpaceModel) -> bool:
@@ -195,28 +206,50 @@ def adapts(model: epf.StateSpaceModel) -> bool:
     return True
 
 
+def assumed_density(model, size, num_steps, proposal):
+    statistic = epf.assumed_density(model)
+    return epf.extended_parameter_filter(model, size, statistic=statistic, proposal=proposal)
+
+
 CONTESTANTS = [
-    Contestant("SIR", (2000, 20_000), online(lambda m, n, _: epf.bootstrap_filter(m, n))),
-    Contestant("Liu-West", (1000, 10_000), online(lambda m, n, _: epf.liu_west_filter(m, n))),
-    Contestant("Storvik", (250, 2500), online(lambda m, n, _: epf.storvik_filter(m, n)), fits=storvik_fits),
-    Contestant("EPF (default)", (250, 2500), online(lambda m, n, _: epf.extended_parameter_filter(m, n))),
+    Contestant("SIR", (2000, 20_000), online(lambda m, n, _, q: epf.bootstrap_filter(m, n, proposal=q))),
+    Contestant("Liu-West", (1000, 10_000), online(lambda m, n, _, q: epf.liu_west_filter(m, n))),
     Contestant(
-        "EPF, assumed density",
+        "Storvik", (250, 2500), online(lambda m, n, _, q: epf.storvik_filter(m, n, proposal=q)), fits=storvik_fits
+    ),
+    Contestant(
+        "Storvik, wider prior",
+        (500, 5000),
+        online(lambda m, n, _, q: learned_widely(m, n)),
+        fits=lambda model: set(model.prior) == {"a"},  # the Cauchy model alone calls its parameter so
+    ),
+    Contestant(
+        "EPF (default)", (250, 2500), online(lambda m, n, _, q: epf.extended_parameter_filter(m, n, proposal=q))
+    ),
+    Contestant("EPF, assumed density", (250, 2500), online(assumed_density)),
+    Contestant(
+        "particle learning", (250, 2500), online(lambda m, n, _, q: epf.particle_learning_filter(m, n)), fits=adapts
+    ),
+    Contestant("practical filter", (50, 250), online(lambda m, n, _, q: epf.practical_filter(m, n, proposal=q))),
+    Contestant(
+        "resample-move",
         (250, 2500),
-        online(lambda m, n, _: epf.extended_parameter_filter(m, n, statistic=epf.assumed_density(m))),
+        online(lambda m, n, steps, q: epf.resample_move_filter(m, n, max_steps=steps, proposal=q)),
     ),
-    Contestant(
-        "particle learning", (250, 2500), online(lambda m, n, _: epf.particle_learning_filter(m, n)), fits=adapts
-    ),
-    Contestant("practical filter", (50, 250), online(lambda m, n, _: epf.practical_filter(m, n))),
-    Contestant(
-        "resample-move", (250, 2500), online(lambda m, n, steps: epf.resample_move_filter(m, n, max_steps=steps))
-    ),
-    Contestant("online EM", (100, 500), online(lambda m, n, _: epf.online_em(m, n))),
-    Contestant("node filter", (16, 128), online(lambda m, n, _: epf.node_filter(m, n))),
+    Contestant("online EM", (100, 500), online(lambda m, n, _, q: epf.online_em(m, n, proposal=q))),
+    Contestant("node filter", (16, 64), online(lambda m, n, _, q: epf.node_filter(m, n, proposal=q))),
     Contestant("SMC^2", ((64, 32), (256, 64)), online(smc2)),
-    Contestant("PMMH", ((50, 200), (100, 500)), by_chains(pmmh), online=False),
-    Contestant("particle Gibbs", ((10, 100), (20, 300)), by_chains(particle_gibbs), online=False),
+    Contestant("PMMH", ((50, 200), (100, 500)), by_chains(epf.pmmh), online=False),
+    Contestant("particle Gibbs", ((10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),
+    Contestant("smcx: Liu-West", (1000, 10_000), by_peer(peer_methods.smcx_liu_west), needs="smcx"),
+    Contestant("smcx: SMC^2", ((64, 64), (256, 256)), by_peer(peer_methods.smcx_smc2), needs="smcx"),
+    Contestant(
+        "particles: SMC^2",
+        ((64, 32), (256, 64)),
+        by_peer(peer_methods.particles_smc2),
+        fits=lambda model: peer_methods.particles_model(model) is not None,
+        needs="particles",
+    ),
 ]
 BY_LABEL = {contestant.label: contestant for contestant in CONTESTANTS}
 
@@ -272,7 +305,10 @@ def contend(task: tuple[str, str, int, int]) -> dict[str, Any]:
     contest, contestant = CONTESTS[name], BY_LABEL[label]
     y, golds = data(name, num_series)
     model, size = contest.model(), contestant.sizes[budget]
+    proposal = contest.proposal(model)
     row: dict[str, Any] = {"model": name, "method": label, "budget": ("small", "large")[budget], "size": str(size)}
+    if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
+        return {**row, "skipped": f"{contestant.needs} is not installed"}
     if not contestant.fits(model):
         return {**row, "skipped": "does not fit the model"}
     estimates, seconds = [], []
@@ -281,9 +317,11 @@ def contend(task: tuple[str, str, int, int]) -> dict[str, Any]:
             series = jnp.asarray(series, float)
             key = jax.random.fold_in(jax.random.key(METHOD_SEED), i)
             if i == 0:
-                jax.block_until_ready(contestant.estimate(key, model, series, size))  # compile
+                jax.block_until_ready(contestant.estimate(key, model, series, size, proposal))  # compile
             start = time.perf_counter()
-            estimates.append(jax.device_get(jax.block_until_ready(contestant.estimate(key, model, series, size))))
+            estimates.append(
+                jax.device_get(jax.block_until_ready(contestant.estimate(key, model, series, size, proposal)))
+            )
             seconds.append(time.perf_counter() - start)
     parts = {}
     for parameter in sorted(contest.truth):

@@ -24,7 +24,8 @@ from epf_jax.chains.loop import Draw, check_lengths, run_chains, scout
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, known
-from epf_jax.proposals import default_proposal
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.run import check_filter, run_jitted
 from epf_jax.series import check_series
 from epf_jax.statistics.base import check_model_learns
@@ -46,6 +47,7 @@ def pmmh(
     num_draws: int = 2000,
     num_warmup: int = 1000,
     num_chains: int = 4,
+    proposal: Proposal | None = None,
     filter_of: Callable[[StateSpaceModel], Filter] | None = None,
     inputs: Any = None,
     progress: bool = False,
@@ -61,9 +63,10 @@ def pmmh(
         num_draws: draws that each chain keeps.
         num_warmup: draws before them, during which the proposal's covariance is learned.
         num_chains: chains, all in one program.
-        filter_of: `filter_of(model)`, the filter that estimates the likelihood, of the model with theta put in: such as
-            `lambda known: epf.bootstrap_filter(known, 500, proposal=epf.guided(q))`. Keep the function: another is
-            compiled anew. By default `epf.bootstrap_filter` with the fully adapted proposal where the model allows it.
+        proposal: how that filter draws x_t; by default `epf.fully_adapted(model)` where the model allows it, and
+            otherwise `epf.bootstrap()`. Keep it: another is compiled anew.
+        filter_of: `filter_of(model)`, another filter to estimate the likelihood by, of the model with theta put in:
+            `lambda known: epf.bootstrap_filter(known, 500, resample=epf.in_order())`, say. Keep it, too.
         inputs: one row per observation, or None for the time index.
         progress: whether to show a progress bar.
     """
@@ -72,9 +75,13 @@ def pmmh(
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
     if filter_of is None:
-        filter_of = _default_filter(model, num_particles)
-    check_signature("filter_of", filter_of, ("model",), returns="a filter")
-    example = check_filter(filter_of(known(model, model.parameters.to_theta(model.parameters.centre))))
+        filter_at = _default_filter(model, num_particles, default_proposal(model) if proposal is None else proposal)
+    elif proposal is not None:
+        raise ValueError("proposal: filter_of builds a filter with a proposal of its own. Give one of the two.")
+    else:
+        check_signature("filter_of", filter_of, ("model",), returns="a filter")
+        filter_at = _given_filter(model, filter_of)
+    example = check_filter(filter_at(model.parameters.to_theta(model.parameters.centre)))
     if example.model.parameters.dim:
         raise ValueError(
             "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "
@@ -88,18 +95,17 @@ def pmmh(
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
     states = _State(z, jnp.full(num_chains, -jnp.inf, z.dtype))
     description = f"PMMH, likelihood by a {example.description}"
-    kernel = pmmh_kernel(model, filter_of)
+    kernel = pmmh_kernel(model, filter_at)
     return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
 
 
 @lru_cache(maxsize=64)
-def pmmh_kernel(model: StateSpaceModel, filter_of: Callable[[StateSpaceModel], Filter]) -> Callable:
+def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) -> Callable:
     """One step of one chain: `kernel(key, state, population, (y, rows)) -> state, Draw`."""
     coordinates = model.parameters
 
     def estimate(key, z, y, rows):
-        filter_ = filter_of(known(model, coordinates.to_theta(z)))
-        return run_jitted(filter_, (), False, None, key, None, y, rows).log_evidence[-1]
+        return run_jitted(filter_at(coordinates.to_theta(z)), (), False, None, key, None, y, rows).log_evidence[-1]
 
     def kernel(key, state, population, data):
         key_move, key_filter, key_accept = jax.random.split(key, 3)
@@ -116,6 +122,10 @@ def pmmh_kernel(model: StateSpaceModel, filter_of: Callable[[StateSpaceModel], F
 
 
 @lru_cache(maxsize=64)
-def _default_filter(model: StateSpaceModel, num_particles: int) -> Callable[[StateSpaceModel], Filter]:
-    proposal = default_proposal(model)
-    return lambda known: bootstrap_filter(known, num_particles, proposal=proposal)
+def _default_filter(model: StateSpaceModel, num_particles: int, proposal: Proposal) -> Callable[[Theta], Filter]:
+    return lambda theta: bootstrap_filter(model, num_particles, theta=theta, proposal=proposal)
+
+
+@lru_cache(maxsize=64)
+def _given_filter(model: StateSpaceModel, filter_of: Callable[[StateSpaceModel], Filter]) -> Callable[[Theta], Filter]:
+    return lambda theta: filter_of(known(model, theta))

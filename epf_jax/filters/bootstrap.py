@@ -6,9 +6,9 @@ whose theta is drawn once and can only die out. Both are the parameter filter wi
 
 from epf_jax.filters.base import Filter, check_filter_arguments
 from epf_jax.filters.parameter import parameter_filter
-from epf_jax.model import StateSpaceModel, known
+from epf_jax.model import StateSpaceModel, as_theta, known
 from epf_jax.parameters import Theta
-from epf_jax.proposals import Proposal, bootstrap
+from epf_jax.proposals import Proposal, at_known, bootstrap, check_proposal
 from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics import frozen
 
@@ -33,6 +33,8 @@ def bootstrap_filter(
     With theta known there is nothing to learn: the state's theta, and its summaries, are the empty dict.
     """
     check_filter_arguments(model, num_particles, resample)
-    model = model if theta is None else known(model, theta)
     proposal = bootstrap() if proposal is None else proposal
+    if theta is not None:
+        check_proposal(proposal, model)
+        model, proposal = known(model, theta), at_known(proposal, model, as_theta(model, theta))
     return parameter_filter(model, num_particles, frozen(model), proposal=proposal, resample=resample)

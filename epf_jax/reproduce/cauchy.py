@@ -93,7 +93,7 @@ def _guided():
     return guided(near_or_far)
 
 
-def _widely(model, num_particles):
+def learned_widely(model, num_particles):
     """A filter that learns under three times the prior's sd: the ratio of the priors is at most three."""
     wider = cauchy_ar1(prior_sd=0.6)
     learning = extended_parameter_filter(wider, num_particles, statistic=scale_mixture(wider), proposal=_guided())
@@ -110,7 +110,7 @@ OURS = [
     _epf("chebyshev100", "EPF Chebyshev, bootstrap, {n}", 100, chebyshev, bootstrap, history=True),
     _epf("chebyshev5000", "EPF Chebyshev, 4 MH steps, guided, {n}", 5000, _nodes, _guided),
     _epf("mixture5000", "Storvik on a scale mixture, guided, {n}", 5000, scale_mixture, _guided),
-    Method("wider5000", "Storvik on a scale mixture, wider prior, guided, {n}", 5000, _widely),
+    Method("wider5000", "Storvik on a scale mixture, wider prior, guided, {n}", 5000, learned_widely),
 ]
 METHODS = PAPER + OURS
 

@@ -1,0 +1,195 @@
+"""Contestants of the league from other libraries: SMC^2 and Liu-West of smcx, SMC^2 of particles.
+
+smcx takes functions, which are made from this library's models: its parameters are the unconstrained coordinates, its
+first state has been moved once, since our x_0 has no observation, and its inner filters draw from the transition.
+particles takes classes, which are written out here for NumPy; where the model allows it they have the optimal proposal,
+as this library's methods have by default, and the observation of x_0 tells nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import epf_jax as epf
+from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.weights import mean_and_sd, quantiles
+
+LEVELS = (0.05, 0.95)
+
+
+def summary(theta: dict[str, Any], log_weights: Any, log_evidence: Any) -> tuple[dict, dict, dict, Any]:
+    """Mean, sd, 90% interval of each parameter, and the log-evidence."""
+    mean, sd, interval = {}, {}, {}
+    for name, values in theta.items():
+        values = jnp.asarray(values, float)
+        mean[name], sd[name] = mean_and_sd(values, log_weights)
+        interval[name] = quantiles(values, log_weights, jnp.asarray(LEVELS))
+    return mean, sd, interval, log_evidence
+
+
+def smcx_functions(model: epf.StateSpaceModel) -> dict[str, Callable]:
+    """What smcx's methods ask for; states are vectors there."""
+    coordinates, shape = model.parameters, model.shapes.x.shape
+
+    def move(key, x, z):
+        return model.transition(coordinates.to_theta(z), x.reshape(shape), None).sample(key).reshape(-1)
+
+    def first(key, z):
+        key_initial, key_move = jax.random.split(key)
+        return move(key_move, model.initial(coordinates.to_theta(z)).sample(key_initial), z)
+
+    def observe(y, x, z):
+        return observed_log_prob(model.observation(coordinates.to_theta(z), x.reshape(shape), None), y[0])
+
+    def look_ahead(y, x, z):
+        moved = model.transition(coordinates.to_theta(z), x.reshape(shape), None)
+        return observe(y, jnp.reshape(moved.loc if hasattr(moved, "loc") else moved.mean, -1), z)
+
+    def parameters(key, num):
+        return jax.vmap(coordinates.to_vector)(coordinates.sample(key, num))
+
+    return {"move": move, "first": first, "observe": observe, "look_ahead": look_ahead, "parameters": parameters}
+
+
+def smcx_smc2(key, model, y, size, proposal):
+    import smcx
+
+    num_theta, num_x = size
+    f = smcx_functions(model)
+
+    def start(key, num, z):
+        return jax.vmap(lambda key: f["first"](key, z))(jax.random.split(key, num))
+
+    found = smcx.smc2(
+        key, f["parameters"], model.parameters.log_prior, start, f["move"], f["observe"], y, num_theta, num_x,
+        store_history=False,
+    )  # fmt: skip
+    theta = jax.vmap(model.parameters.to_theta)(found.filtered_params[-1])
+    return summary(theta, found.filtered_log_weights[-1], found.marginal_loglik)
+
+
+def smcx_liu_west(key, model, y, size, proposal):
+    import smcx
+
+    f = smcx_functions(model)
+
+    def start(key, num, z):
+        return jax.vmap(f["first"])(jax.random.split(key, num), z)
+
+    found = smcx.liu_west_filter(
+        key, None, f["move"], f["observe"], f["look_ahead"], f["parameters"], y, size, resampling_threshold=2.0,
+        parameter_moves="on_selection", param_initial_state_sampler=start, store_history=False,
+    )  # fmt: skip
+    theta = jax.vmap(model.parameters.to_theta)(found.filtered_params[-1])
+    return summary(theta, found.filtered_log_weights[-1], found.marginal_loglik)
+
+
+def particles_model(model: epf.StateSpaceModel) -> tuple[Any, dict[str, Any], Any]:
+    """The model's class for particles, its prior, and the kind of filter; None where it was not written out."""
+    from particles import distributions as d
+    from particles import state_space_models as ssm
+
+    class AfterTheFirst(ssm.StateSpaceModel):
+        """x_0 ~ N(0, 1), whose observation is 0 whatever it is."""
+
+        def PX0(self):  # noqa: N802
+            return d.Normal()
+
+        def PY(self, t, xp, x):  # noqa: N802
+            return d.Normal(loc=0.0 * x) if t == 0 else self.observed(x)
+
+    class Adapted(AfterTheFirst):
+        """x_t = f(x_{t-1}) + N(0, 1), y_t = x_t + N(0, sensor^2), with the optimal proposal."""
+
+        def PX(self, t, xp):  # noqa: N802
+            return d.Normal(loc=self.f(xp))
+
+        def observed(self, x):
+            return d.Normal(loc=x, scale=self.sensor)
+
+        def proposal0(self, data):
+            return self.PX0()
+
+        def proposal(self, t, xp, data):
+            gain = 1.0 / (1.0 + self.sensor**2)
+            return d.Normal(loc=self.f(xp) + gain * (data[t] - self.f(xp)), scale=np.sqrt(1.0 - gain))
+
+    class Sinusoid(Adapted):
+        sensor = 0.1
+
+        def f(self, x):
+            return np.sin(self.theta * x)
+
+    class Star(Adapted):
+        sensor = 0.1
+
+        def f(self, x):
+            share = 1.0 / (1.0 + np.exp(-self.gamma * (x - self.c)))
+            return (0.9 * (1.0 - share) + 0.1 * share) * x
+
+    class Autoregression(Adapted):
+        sensor = 0.5
+
+        def f(self, x):
+            return self.phi * x
+
+    class Volatility(AfterTheFirst):
+        def PX(self, t, xp):  # noqa: N802
+            return d.Normal(loc=self.level + self.persistence * (xp - self.level), scale=np.sqrt(self.variance))
+
+        def observed(self, x):
+            return d.Normal(loc=0.0, scale=np.exp(x / 2.0))
+
+    known: dict[frozenset, Any] = {
+        frozenset({"theta"}): (Sinusoid, {"theta": d.Normal(scale=0.2)}, ssm.GuidedPF),
+        frozenset({"gamma", "c"}): (
+            Star, {"gamma": d.Normal(loc=0.5, scale=0.5), "c": d.Normal(loc=2.0)}, ssm.GuidedPF,
+        ),
+        frozenset({"phi"}): (Autoregression, {"phi": d.Normal(scale=0.5)}, ssm.GuidedPF),
+        frozenset({"level", "persistence", "variance"}): (
+            Volatility,
+            {
+                "level": d.Normal(),
+                "persistence": d.TruncNormal(mu=0.9, sigma=0.1, a=-1.0, b=1.0),
+                "variance": d.InvGamma(a=2.5, b=0.075),
+            },
+            ssm.Bootstrap,
+        ),
+    }  # fmt: skip
+    return known.get(frozenset(model.prior))  # type: ignore[return-value]
+
+
+def particles_smc2(key, model, y, size, proposal):
+    import particles
+    from particles import distributions as d
+    from particles import smc_samplers
+
+    num_theta, num_x = size
+    kind, prior, filter_kind = particles_model(model)
+    np.random.seed(int(jax.random.randint(key, (), 0, 2**31 - 1)))  # noqa: NPY002  particles draws from the global one
+    data = np.concatenate([[0.0], np.asarray(y)])
+    smc2 = smc_samplers.SMC2(
+        ssm_cls=kind, prior=d.StructDist(prior), data=data, init_Nx=num_x, ar_to_increase_Nx=0.1, fk_cls=filter_kind,
+        wastefree=False, len_chain=2,
+    )  # fmt: skip
+    run = particles.SMC(fk=smc2, N=num_theta)
+    run.run()
+    at_zero = -0.5 * np.log(2.0 * np.pi)  # what the observation of x_0 adds
+    theta = {name: run.X.theta[name] for name in prior}
+    return summary(theta, jnp.log(jnp.asarray(run.wgts.W)), run.logLt - at_zero)
+
+
+def agrees(model: epf.StateSpaceModel) -> bool:
+    """Whether the class written out for particles has the densities of the model, at a few points."""
+    kind, _, _ = particles_model(model)
+    coordinates = model.parameters
+    theta = coordinates.to_theta(coordinates.centre)
+    theirs = kind(**{name: float(value) for name, value in theta.items()})
+    pairs = []
+    for x_prev, x, y in ((0.3, -0.4, 0.2), (1.5, 2.0, -1.0), (-2.0, 0.1, 0.6)):
+        pairs.append((theirs.PX(1, np.array([x_prev])).logpdf(np.array([x])), log_prob(model.transition(theta, x_prev, None), x)))  # fmt: skip  # noqa: E501
+        pairs.append((theirs.PY(1, None, np.array([x])).logpdf(np.array([y])), log_prob(model.observation(theta, x, None), y)))  # fmt: skip  # noqa: E501
+    return all(np.allclose(a, b, atol=1e-4) for a, b in pairs)
