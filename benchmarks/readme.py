@@ -97,8 +97,9 @@ def _fits() -> list[str]:
     stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
     size = stored["settings"]
     lines = [
-        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, N = "
-        f"{size['sin']['particles']}), beside the exact maximum of the evidence:",
+        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, by "
+        f"`node_filter` with {size['sin']['nodes']} nodes of {size['sin']['particles at each']} particles), beside the "
+        "exact maximum of the evidence:",
         "",
         "| estimate | of | truth | median | largest error | within 10% of the truth |",
         "|---|---|---|---|---|---|",
