@@ -244,8 +244,8 @@ def _weigh(coordinates, between, S):
 
 def _replace(coordinates, between, reach, S, log_weights):
     """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
-    z = S.centre + between.at @ S.axes.T
-    w = jnp.exp(log_weights)
+    # Where the nodes are carries no gradient: what is read between them depends on it by its error alone.
+    z, w = jax.lax.stop_gradient((S.centre + between.at @ S.axes.T, jnp.exp(log_weights)))
     mean = w @ z
     axes = reach * cholesky((w[:, None] * (z - mean)).T @ (z - mean))
     mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
