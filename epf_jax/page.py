@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ table { border-collapse: collapse; font-size: 0.88rem; margin: 0.3rem 0; }
 th, td { text-align: left; padding: 0.3rem 0.8rem 0.3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; }
+td:nth-child(2) { min-width: 8rem; }
 .claim { border-left: 4px solid var(--line); background: var(--tint); padding: 0.6rem 0.9rem; margin: 0.7rem 0; }
 .claim p { margin: 0.25rem 0; }
 .yes { border-color: #2a8f5a; } .partly { border-color: #c9a227; } .no { border-color: #c43c39; }
@@ -73,13 +75,15 @@ def picture_of(figure: Figure) -> tuple[str, bytes]:
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=110)
     plt.close(drawn)
-    content, caption = buffer.getvalue(), text_of(figure.caption)
+    content, caption, alt = buffer.getvalue(), text_of(figure.caption), html.escape(figure.caption)
     source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    return f"<figure><img alt='{caption}' src='{source}'><figcaption>{caption}</figcaption></figure>", content
+    return f"<figure><img alt='{alt}' src='{source}'><figcaption>{caption}</figcaption></figure>", content
 
 
 def table_of(table: Table) -> str:
-    """The table as HTML."""
+    """The table as HTML; nothing of a table without rows."""
+    if not table.rows:
+        return ""
     columns = list(dict.fromkeys(key for row in table.rows for key in row))
     head = "".join(f"<th>{text_of(column)}</th>" for column in columns)
     body = "".join(
@@ -91,5 +95,6 @@ def table_of(table: Table) -> str:
 
 
 def text_of(value: Any) -> str:
-    """The value as text that is safe in HTML."""
-    return html.escape(str(value)).replace("+-", "&plusmn;")
+    """The value as text that is safe in HTML, what stands between backticks as code."""
+    plain = html.escape(str(value)).replace("+-", "&plusmn;")
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", plain)

@@ -50,9 +50,9 @@ def test_the_nodes_follow_the_posterior_along_its_own_axes():
     nodes = results.final.S
     sd = np.array([posterior.sd[name][-1] for name in ("offset", "phi")])  # as the flat vector has them
     width = np.sqrt(np.sum(np.asarray(nodes.axes) ** 2, axis=1))
-    # Four sd to either side when last re-placed, and the box has at most twice its volume since: 8 sd at the most.
+    # Five sd to either side when last re-placed, and the box has at most twice its volume since: 10 sd at the most.
     assert np.all(width > 3.0 * sd)
-    assert np.all(width < 12.0 * sd)
+    assert np.all(width < 15.0 * sd)
     assert tuple(model.parameters.names) == ("offset", "phi")
 
 

@@ -50,7 +50,7 @@ from epf_jax.quasi import MOST_DIMENSIONS, in_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
-DEFAULT_NODES = {1: 15, 2: 17, 3: 11}
+DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER, _LARGER = 0.5, 1.1  # a new box's volume in that of the old one: at most the first, or at least the second
@@ -83,7 +83,7 @@ def node_filter(
     *,
     num_nodes: int | tuple[int, ...] | None = None,
     num_points: int | None = None,
-    reach: float = 4.0,
+    reach: float = 5.0,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
@@ -92,7 +92,7 @@ def node_filter(
     Args:
         model: the state-space model.
         num_inner: particles at each node.
-        num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 17 x 17 for two,
+        num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default.
         num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 1024,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
