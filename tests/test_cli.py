@@ -100,7 +100,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
-    message = r"--method: there is no 'kalman'; choose one of epf, storvik, liu-west, sir"
+    message = r"--method: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
     for command in (("fit", "--method"), ("compare", "--methods")):
         refused(
             message,
@@ -113,8 +113,9 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
             "kalman",
         )
     refused("leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
+    refused("smc2 remembers every observation", "stream", f"{folder}/model.py:model", "--method", "smc2", given="")
     for name in METHODS:
-        assert isinstance(filter_of(name, epf.models.ar1(), 8), epf.Filter)
+        assert isinstance(filter_of(name, epf.models.ar1(), 8, num_rows=5), epf.Filter)
 
 
 # ------------------------------------------------------------------------------------------------------------- fit

@@ -94,7 +94,7 @@ def _filters(
         if name not in in_words().split(", "):
             filter_of(name, target, particles)  # refuses the name
         try:
-            filters[name] = filter_for(target, name, particles, example_row(series))
+            filters[name] = filter_for(target, name, particles, example_row(series), len(series.y))
         except (TypeError, ValueError) as error:
             refused[name] = str(error)
     if not filters:

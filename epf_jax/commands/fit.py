@@ -67,7 +67,7 @@ def fit_command(
     with refusals():
         outputs.prepare(output)
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
-        filter_ = build(model, method, particles, example_row(series))
+        filter_ = build(model, method, particles, example_row(series), len(series.y))
         kept = None if checkpoint is None else check_path(checkpoint)
         start = clock.perf_counter()
         with progress_bar() as bar:

@@ -1,18 +1,45 @@
 """The methods that the command line knows by name: the one place where a name becomes a filter."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter, liu_west_filter, storvik_filter
+from epf_jax.filters import (
+    Filter,
+    bootstrap_filter,
+    extended_parameter_filter,
+    liu_west_filter,
+    node_filter,
+    online_em,
+    particle_learning_filter,
+    practical_filter,
+    resample_move_filter,
+    smc2_filter,
+    storvik_filter,
+)
 from epf_jax.model import StateSpaceModel
 
-METHODS: dict[str, Callable[[StateSpaceModel, int], Filter]] = {
-    "epf": extended_parameter_filter,
-    "storvik": storvik_filter,
-    "liu-west": liu_west_filter,
-    "sir": bootstrap_filter,
+
+class Method(NamedTuple):
+    """A filter by its name, with the number of particles that it gets by default; some remember the whole series."""
+
+    build: Callable[..., Filter]
+    num_particles: int = 1000
+    remembers: bool = False
+
+
+METHODS = {
+    "epf": Method(extended_parameter_filter),
+    "storvik": Method(storvik_filter),
+    "node": Method(node_filter, 32),  # at each node
+    "particle-learning": Method(particle_learning_filter),
+    "practical": Method(practical_filter, 100),
+    "resample-move": Method(resample_move_filter, remembers=True),
+    "smc2": Method(smc2_filter, 256, remembers=True),
+    "liu-west": Method(liu_west_filter),
+    "sir": Method(bootstrap_filter),
+    "online-em": Method(online_em, 200),
 }
 DEFAULT_METHOD = "epf"
-DEFAULT_PARTICLES = 1000
 
 
 def in_words() -> str:
@@ -20,11 +47,20 @@ def in_words() -> str:
     return ", ".join(METHODS)
 
 
-def filter_of(name: str, model: StateSpaceModel, num_particles: int | None) -> Filter:
-    """The named method for a model, or an error that lists the names that there are."""
+def filter_of(name: str, model: StateSpaceModel, num_particles: int | None, num_rows: int | None = None) -> Filter:
+    """The named method for a model and a table of so many rows, or an error that lists the names that there are."""
     if name not in METHODS:
         raise ValueError(
             f"--method: there is no {name!r}; choose one of {in_words()}, or build a filter with your own options in "
             "the model's file and name it there, model.py:my_filter."
         )
-    return METHODS[name](model, DEFAULT_PARTICLES if num_particles is None else num_particles)
+    method = METHODS[name]
+    options = {}
+    if method.remembers:
+        if num_rows is None:
+            raise ValueError(
+                f"--method: {name} remembers every observation, and a stream has no end. Choose another, or build the "
+                "filter with max_steps=... in the model's file and name it there, model.py:my_filter."
+            )
+        options["max_steps"] = 1 << num_rows.bit_length()  # with room to go on from a checkpoint
+    return method.build(model, method.num_particles if num_particles is None else num_particles, **options)

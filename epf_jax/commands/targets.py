@@ -37,13 +37,19 @@ def target_of(text: str) -> StateSpaceModel | Filter:
     return found
 
 
-def build(text: str, method: str | None, num_particles: int | None, example_input: Any = None) -> Filter:
+def build(
+    text: str, method: str | None, num_particles: int | None, example_input: Any = None, num_rows: int | None = None
+) -> Filter:
     """The filter that the options ask for; inputs show a model that has no example of them what a row looks like."""
-    return filter_for(target_of(text), method, num_particles, example_input)
+    return filter_for(target_of(text), method, num_particles, example_input, num_rows)
 
 
 def filter_for(
-    found: StateSpaceModel | Filter, method: str | None, num_particles: int | None, example_input: Any = None
+    found: StateSpaceModel | Filter,
+    method: str | None,
+    num_particles: int | None,
+    example_input: Any = None,
+    num_rows: int | None = None,
 ) -> Filter:
     """The filter itself, or the method's for the model."""
     if isinstance(found, Filter):
@@ -55,7 +61,7 @@ def filter_for(
         return found
     if found.example_input is None and example_input is not None:
         found = dataclasses.replace(found, example_input=example_input)
-    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles)
+    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles, num_rows)
 
 
 def _run(path: pathlib.Path) -> ModuleType:
