@@ -55,11 +55,11 @@ def by_filter(build: Callable[[epf.StateSpaceModel], epf.Filter], keys: Any, y: 
     return np.stack([np.asarray(draws(key, series)) for key, series in zip(keys, y, strict=True)])
 
 
-def by_pmmh(keys: Any, y: Any) -> np.ndarray:
-    """Thinned draws of PMMH chains: nearly independent."""
+def by_chains(sample: Callable[..., Any], num_particles: int, keys: Any, y: Any) -> np.ndarray:
+    """Thinned draws of Markov chains: nearly independent."""
     build, rows = model(), []
     for key, series in zip(keys, y, strict=True):
-        chains = epf.pmmh(key, build, series, num_particles=50, num_draws=500, num_warmup=250)
+        chains = sample(key, build, series, num_particles=num_particles, num_draws=500, num_warmup=250)
         pooled = np.asarray(chains.theta["phi"]).reshape(-1)
         rows.append(pooled[np.linspace(0, len(pooled) - 1, NUM_DRAWS).astype(int)])
     return np.stack(rows)
@@ -69,7 +69,8 @@ METHODS: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "Storvik, conjugate": partial(by_filter, lambda m: epf.storvik_filter(m, 1000)),
     "node filter": partial(by_filter, lambda m: epf.node_filter(m, 32)),
     "SMC^2": partial(by_filter, lambda m: epf.smc2_filter(m, 200, max_steps=NUM_STEPS, num_inner=32)),
-    "PMMH": by_pmmh,
+    "PMMH": partial(by_chains, epf.pmmh, 50),
+    "particle Gibbs": partial(by_chains, epf.particle_gibbs, 20),
     "EPF, Taylor 2": partial(by_filter, lambda m: epf.extended_parameter_filter(m, 1000, statistic=epf.taylor(m, 2))),
     "EPF, Chebyshev": partial(by_filter, lambda m: epf.extended_parameter_filter(m, 1000, statistic=epf.chebyshev(m))),
     "EPF, assumed density": partial(
@@ -80,7 +81,7 @@ METHODS: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "SIR": partial(by_filter, lambda m: epf.bootstrap_filter(m, 200)),
     "Liu-West": partial(by_filter, lambda m: epf.liu_west_filter(m, 200)),
 }
-EXACT = ("Storvik, conjugate", "node filter", "SMC^2", "PMMH")
+EXACT = ("Storvik, conjugate", "node filter", "SMC^2", "PMMH", "particle Gibbs")
 KNOWN_TO_FAIL = ("SIR", "Liu-West")
 
 

@@ -54,7 +54,8 @@ class Contest(NamedTuple):
 class Contestant(NamedTuple):
     """A method: `estimate(key, model, y, size, proposal)` gives an `Estimate`; sizes are those of the two budgets.
 
-    One of another library names the package that it `needs`.
+    One of another library names the package that it `needs`; one that takes minutes a series on a thousand
+    observations says how many are the `most`.
     """
 
     label: str
@@ -63,6 +64,7 @@ class Contestant(NamedTuple):
     online: bool = True
     fits: Callable[[epf.StateSpaceModel], bool] = lambda model: True
     needs: str | None = None
+    most: int | None = None
 
 
 class Estimate(NamedTuple):
@@ -242,13 +244,14 @@ CONTESTANTS = [
     Contestant("PMMH", ((50, 200), (100, 500)), by_chains(epf.pmmh), online=False),
     Contestant("particle Gibbs", ((10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),
     Contestant("smcx: Liu-West", (1000, 10_000), by_peer(peer_methods.smcx_liu_west), needs="smcx"),
-    Contestant("smcx: SMC^2", ((64, 64), (256, 256)), by_peer(peer_methods.smcx_smc2), needs="smcx"),
+    Contestant("smcx: SMC^2", ((64, 64), (256, 256)), by_peer(peer_methods.smcx_smc2), needs="smcx", most=300),
     Contestant(
         "particles: SMC^2",
         ((64, 32), (256, 64)),
         by_peer(peer_methods.particles_smc2),
         fits=lambda model: peer_methods.particles_model(model) is not None,
         needs="particles",
+        most=300,
     ),
 ]
 BY_LABEL = {contestant.label: contestant for contestant in CONTESTANTS}
@@ -309,6 +312,8 @@ def contend(task: tuple[str, str, int, int]) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name, "method": label, "budget": ("small", "large")[budget], "size": str(size)}
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return {**row, "skipped": f"{contestant.needs} is not installed"}
+    if contestant.most is not None and contest.num_steps > contestant.most:
+        return {**row, "skipped": f"takes minutes for a series of {contest.num_steps}"}
     if not contestant.fits(model):
         return {**row, "skipped": "does not fit the model"}
     estimates, seconds = [], []

@@ -4,9 +4,12 @@ smcx takes functions, which are made from this library's models: its parameters 
 first state has been moved once, since our x_0 has no observation, and its inner filters draw from the transition.
 particles takes classes, which are written out here for NumPy; where the model allows it they have the optimal proposal,
 as this library's methods have by default, and the observation of x_0 tells nothing.
+
+smcx's SMC^2 defines and compiles its functions anew at every call; its seconds have that in them.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -72,6 +75,11 @@ def smcx_smc2(key, model, y, size, proposal):
 
 
 def smcx_liu_west(key, model, y, size, proposal):
+    return _jitted_liu_west(model, size)(key, y)
+
+
+@cache
+def _jitted_liu_west(model: epf.StateSpaceModel, size: int) -> Callable:
     import smcx
 
     f = smcx_functions(model)
@@ -79,12 +87,16 @@ def smcx_liu_west(key, model, y, size, proposal):
     def start(key, num, z):
         return jax.vmap(f["first"])(jax.random.split(key, num), z)
 
-    found = smcx.liu_west_filter(
-        key, None, f["move"], f["observe"], f["look_ahead"], f["parameters"], y, size, resampling_threshold=2.0,
-        parameter_moves="on_selection", param_initial_state_sampler=start, store_history=False,
-    )  # fmt: skip
-    theta = jax.vmap(model.parameters.to_theta)(found.filtered_params[-1])
-    return summary(theta, found.filtered_log_weights[-1], found.marginal_loglik)
+    @jax.jit
+    def run(key, y):
+        found = smcx.liu_west_filter(
+            key, None, f["move"], f["observe"], f["look_ahead"], f["parameters"], y, size, resampling_threshold=2.0,
+            parameter_moves="on_selection", param_initial_state_sampler=start, store_history=False,
+        )  # fmt: skip
+        theta = jax.vmap(model.parameters.to_theta)(found.filtered_params[-1])
+        return summary(theta, found.filtered_log_weights[-1], found.marginal_loglik)
+
+    return run
 
 
 def particles_model(model: epf.StateSpaceModel) -> tuple[Any, dict[str, Any], Any]:
@@ -167,6 +179,8 @@ def particles_smc2(key, model, y, size, proposal):
     from particles import distributions as d
     from particles import smc_samplers
 
+    if not hasattr(np, "float"):  # particles 0.3 asks for what NumPy 1.24 took away
+        np.float = float  # type: ignore[attr-defined]  # noqa: NPY001
     num_theta, num_x = size
     kind, prior, filter_kind = particles_model(model)
     np.random.seed(int(jax.random.randint(key, (), 0, 2**31 - 1)))  # noqa: NPY002  particles draws from the global one
