@@ -340,9 +340,9 @@ def contend(task: tuple[str, str, int, int]) -> dict[str, Any]:
         )
         parts[parameter] = {
             "z rms": float(np.sqrt(np.mean(z**2))), "z max": float(np.max(np.abs(z))), "sdr": float(sdr),
-            "coverage": float(covered),
+            "coverage": float(covered), "z": [round(float(value), 4) for value in z],
         }  # fmt: skip
-    worst = max(parts.values(), key=lambda part: part["z rms"])
+    worst = {k: v for k, v in max(parts.values(), key=lambda part: part["z rms"]).items() if k != "z"}
     errors = np.array(
         [float(e.log_evidence) - float(g.log_evidence[-1]) for e, g in zip(estimates, golds, strict=True)]
     )
@@ -385,7 +385,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 axis.plot(
                     *zip(*points, strict=True), "o-" if online else "s--", color=colours[label], label=label, ms=5
                 )
-        axis.set(xscale="log", yscale="log", title=name)
+        axis.set(xscale="log", yscale="log", title=name, xlim=(0.02, 40.0))  # the same seconds for all
         axis.axhline(0.1, color="0.7", lw=0.8, zorder=0)
         axis.set_ylim(top=min(axis.get_ylim()[1], 30.0))
         axis.grid(alpha=0.2)

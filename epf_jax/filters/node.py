@@ -17,7 +17,8 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up. The
-cost of a step does not depend on t.
+cost of a step does not depend on t. (A polynomial through Chebyshev points, which is exact where log L is one, errs all
+over a box with steep sides: with as many nodes it left five times the error on STAR, however many the particles.)
 """
 
 import itertools
@@ -111,10 +112,8 @@ def node_filter(
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
     check_filter_arguments(model, num_inner, resample)
     check_model_learns(model, "node_filter")
-    coordinates, counts = (
-        model.parameters,
-        node_counts("node_filter", num_nodes, model.parameters, DEFAULT_NODES, least=4),
-    )
+    coordinates = model.parameters
+    counts = node_counts("node_filter", num_nodes, coordinates, DEFAULT_NODES, least=4)
     proposal = quasi_random_where_possible(default_proposal(model), model) if proposal is None else proposal
     check_proposal(proposal, model)
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
