@@ -1,7 +1,7 @@
 """Tables as people have them (pandas, polars, pyarrow, NumPy, dicts of columns) made into what a filter takes.
 
     series = epf.from_table(table, columns=["high", "low"], time="date", unit="days", inputs=["volume"])
-    results = epf.run(key, filter_, series.y, inputs=series.inputs)
+    results = epf.run(key, filter_, series)  # or series.y, inputs=series.inputs
 
 A model reads the inputs by their names: `u["dt"]`, the time since the observation before, and `u["volume"]`.
 """
@@ -34,6 +34,11 @@ class Series(NamedTuple):
     columns: tuple[str, ...]
     times: np.ndarray | None = None
 
+    def __repr__(self) -> str:
+        """What there is, without the numbers."""
+        inputs = f", inputs {', '.join(self.inputs)}" if self.inputs else ""
+        return f"<Series of {len(self.y)} observations of {', '.join(self.columns)}{inputs}>"
+
 
 class Panel(NamedTuple):
     """Several series of unequal length, for `replicate`.
@@ -55,6 +60,12 @@ class Panel(NamedTuple):
     lengths: np.ndarray
     names: tuple[str, ...]
     columns: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """What there is, without the numbers."""
+        lengths = f"{min(self.lengths)} to {max(self.lengths)}"
+        inputs = f", inputs {', '.join(self.inputs)}" if self.inputs else ""
+        return f"<Panel of {len(self.names)} series, {lengths} observations of {', '.join(self.columns)}{inputs}>"
 
     def last(self, values: Any) -> Any:
         """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series."""

@@ -100,8 +100,9 @@ def _weights(results: Results) -> Iterator[Finding]:
 def _moves(results: Results) -> Iterator[Finding]:
     """Acceptance rates that say that theta hardly moves."""
     acceptance = np.asarray(results.acceptance)
+    acceptance = acceptance[~np.isnan(acceptance)]  # steps that tried a move
     names = [name for name, _ in named_leaves(results.theta.mean, "theta")]
-    if not names or np.all(acceptance == 1.0):  # nothing to learn, or exact draws
+    if not names or np.all(acceptance == 1.0):  # nothing to learn, no moves by design, or exact draws
         return
     rate = float(acceptance.mean())
     if np.all(acceptance == 0.0):

@@ -11,11 +11,20 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.checks import check_key, numeric_array
+from epf_jax.data import Panel
 from epf_jax.filters import Filter
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
-from epf_jax.series import check_lengths, check_room, check_series, observations, rows_per_series, y_shape
+from epf_jax.series import (
+    check_lengths,
+    check_room,
+    check_series,
+    observations,
+    rows_per_series,
+    with_own_inputs,
+    y_shape,
+)
 
 
 def replicate(
@@ -44,7 +53,7 @@ def replicate(
         filter_: the filter; with `hyper`, a function that builds it, such as
             `lambda h: epf.bootstrap_filter(model_of(h), 100)`. Keep the function: another is compiled anew.
         y: one series for all keys, or B series of one length along the first axis, one per key. Series of unequal
-            length are made into one batch by `epf.panel`.
+            length are made into one batch by `epf.panel`, which goes in as it is, its inputs with it.
         hyper: what `filter_` is called with: a pytree of arrays with a leading axis of length B, one entry per run.
         inputs: shared by all runs, or with a leading axis of B if `inputs_per_series`.
         inputs_per_series: whether inputs have a leading axis of length B.
@@ -63,6 +72,8 @@ def replicate(
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
     check_lengths(y)
+    inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
+    y, inputs = with_own_inputs(y, inputs)
     y = observations(y, example)
     shape = y_shape(example)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1

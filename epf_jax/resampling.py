@@ -215,7 +215,8 @@ def check_resampler(resample: Any, num_particles: int) -> None:
     )
     selects = hasattr(resample, "select") and not isinstance(resample, type)
     if isinstance(resample, type) or not (selects or callable(resample)):
-        raise TypeError(f"{expected}.")
+        call = f" Call it: resample=epf.{resample.__name__}(...)." if hasattr(resample, "select") else ""
+        raise TypeError(f"{expected}.{call}")
     if hasattr(resample, "check"):
         resample.check(num_particles)
     if selects:

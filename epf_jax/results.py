@@ -96,7 +96,7 @@ class Results(NamedTuple):
         log_evidence: log p(y_1:t), cumulative.
         ess: effective sample size before resampling.
         resampled: whether each step resampled.
-        acceptance: mean acceptance rate of theta's moves.
+        acceptance: mean acceptance rate of theta's moves; NaN at steps that try none.
         num_bad_weights: weights that were NaN or +inf, and counted as zero.
         num_bad_densities: how often theta's density was NaN where its sampler looked.
         collapsed: steps at which every weight was zero.
@@ -119,6 +119,22 @@ class Results(NamedTuple):
     final: FilterState
     history: History | None = None
     diagnostics: Diagnostics | None = None
+
+    def __repr__(self) -> str:
+        """What is known at the end, without the arrays."""
+        *runs, num_steps = np.shape(self.ess)
+        head = f"{runs[0]} runs over {num_steps} observations" if runs else f"{num_steps} observations"
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.theta)):
+            return f"<Results of {head}, traced>"
+        lines = [f"<Results of {head}, {np.shape(self.final.log_weights)[-1]} particles"]
+        if not runs:
+            lines[0] += f", log-evidence {float(self.log_evidence[-1]):.2f}"
+            sds = dict(named_leaves(self.theta.sd, "theta"))
+            for name, mean in named_leaves(self.theta.mean, "theta"):
+                mean, sd = np.asarray(mean)[-1], np.asarray(sds[name])[-1]
+                for each, *of in zip(component_names(name, mean.shape), mean.ravel(), sd.ravel(), strict=True):
+                    lines.append(f"  {each} = {of[0]:.4g} +- {of[1]:.2g}")
+        return "\n".join(lines) + ">"
 
     def diagnose(self) -> "Diagnosis":
         """What went wrong, in plain words, and what to try: see `epf_jax.diagnosis`."""

@@ -28,7 +28,7 @@ from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import check_model, input_rows
 from epf_jax.results import Lineage, Results, pack, record, unpack
-from epf_jax.series import check_room, check_series
+from epf_jax.series import check_room, check_series, with_own_inputs
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -53,7 +53,8 @@ def run(
         key: a JAX random key.
         filter_: the filter.
         y: observations, time along the first axis: an array, or a DataFrame of pandas or polars with a column for each
-            component (`epf.from_table` chooses columns). NaN is a missing value, per component.
+            component. NaN is a missing value, per component. `epf.from_table` chooses columns, and what it gives goes
+            in as it is, its inputs with it.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
         state: where to go on from, usually `results.final` of an earlier run; the prior by default. With the same key,
             two runs over two halves of a series equal one over the whole.
@@ -70,6 +71,7 @@ def run(
     """
     check_filter(filter_)
     key = check_key(key)
+    y, inputs = with_own_inputs(y, inputs)
     y = check_series(y, filter_, ndim_batch=0)
     num_steps = y.shape[0]
     if state is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
-from epf_jax.data import table_array
+from epf_jax.data import Panel, Series, table_array
 from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter
 from epf_jax.model import example_input
@@ -81,6 +81,13 @@ def y_shape(filter_: Filter) -> tuple[int, ...] | None:
     return None if y is None else y.shape
 
 
+def with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
+    """The parts of what `from_table` and `panel` make, whose inputs count where no others are given."""
+    if not isinstance(y, Series | Panel):
+        return y, inputs
+    return y.y, y.inputs if inputs is None else inputs
+
+
 def observations(y: Any, filter_: Filter) -> Any:
     """The observations; those of a table of pandas, polars or pyarrow as an array of the model's shape."""
     return table_array("y", y, y_shape(filter_)) if is_table(y) else y
@@ -88,7 +95,7 @@ def observations(y: Any, filter_: Filter) -> Any:
 
 def check_lengths(y: Any) -> None:
     """Refuse a list of series of unequal length, which would make no array."""
-    if not isinstance(y, (list, tuple)):
+    if not isinstance(y, (list, tuple)) or isinstance(y, Series | Panel):
         return
     lengths = [np.shape(series)[:1] for series in y]
     if len(set(lengths)) > 1:

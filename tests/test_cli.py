@@ -83,7 +83,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
     for target, message in (
         ("model.py", r"MODEL: expected path/to/model.py:name, got 'model.py'"),
         ("none.py:model", r"MODEL: there is no file .*none.py"),
-        (f"{folder}/model.py:nothing", r"has no 'nothing'\. Of models and filters: It has model, sin, filter_, pair"),
+        (f"{folder}/model.py:nothing", r"has no 'nothing'; its models and filters are model, sin, filter_, pair"),
         (f"{folder}/model.py:number", r"number in .* is int: 3, and not an epf.StateSpaceModel"),
         (f"{folder}/model.py:build", r"Call it in the file: model = build\(\)"),
         (f"{folder}/data.csv:model", r"is not a Python file"),
@@ -93,7 +93,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
         ("import nowhere_to_be_found", "line 1: ModuleNotFoundError: No module named"),
         ("x = 1\ny = 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
         ("def", "SyntaxError"),
-        ("model = 1", r"It has none: write model = epf"),
+        ("model = 1", r"it has no model: write model = epf"),
     ):
         (tmp_path / "bad.py").write_text(text)
         refused(message, "fit", f"{tmp_path}/bad.py:other", data, "--output", tmp_path)

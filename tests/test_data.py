@@ -79,6 +79,14 @@ def test_run_takes_a_table_as_it_is(table, plain):
     np.testing.assert_array_equal(epf.run(KEY, FILTER, table).log_evidence, plain.log_evidence)
 
 
+def test_what_from_table_gives_goes_in_as_it_is(plain):
+    series = epf.from_table(pd.DataFrame({"price": Y}), "price")
+    np.testing.assert_array_equal(epf.run(KEY, FILTER, series).log_evidence, plain.log_evidence)
+    assert repr(series) == f"<Series of {len(Y)} observations of price>"
+    assert repr(plain).startswith(f"<Results of {len(Y)} observations, ")
+    assert " +- " in repr(plain)
+
+
 def test_a_table_with_gaps_equals_an_array_with_nan():
     gaps = Y.astype(object)
     gaps[3] = None
@@ -216,6 +224,16 @@ def test_a_panels_results_are_those_of_each_series_alone():
     np.testing.assert_allclose(results.log_evidence[:, -1], panel.last(results.log_evidence), atol=1e-5)
     with pytest.raises(ValueError, match=r"^values: expected arrays of shape \(2, 12\)"):
         panel.last(results.levels)
+
+
+@pytest.mark.slow
+def test_a_panel_goes_in_as_it_is_with_its_inputs():
+    table = {"who": list("aabab"), "t": [1, 2, 1, 4, 3], "y": [1.0, 2.0, 0.5, 1.5, 1.0]}
+    panel, filter_ = epf.panel(table, "y", by="who", time="t"), epf.bootstrap_filter(ornstein_uhlenbeck(), 16)
+    keys = jax.random.split(KEY, 2)
+    taken_apart = epf.replicate(keys, filter_, panel.y, inputs=panel.inputs, inputs_per_series=True)
+    np.testing.assert_array_equal(epf.replicate(keys, filter_, panel).log_evidence, taken_apart.log_evidence)
+    assert repr(panel) == "<Panel of 2 series, 2 to 3 observations of y, inputs dt>"
 
 
 def test_a_long_table_is_a_panel_by_a_column():

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
+from epf_jax.commands.methods import filter_of
 from epf_jax.predictive import probability_integral_transform
 
 pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once
@@ -301,3 +302,13 @@ def test_a_finding_reads_as_a_sentence_and_an_advice(healthy):
     finding = healthy._replace(num_bad_densities=healthy.num_bad_densities.at[4].set(3)).diagnose()
     assert repr(finding).startswith("1 finding\n- density of theta (t = 5): it was NaN at 3 of the places")
     assert "\n    Try: epf.chebyshev(model)" in repr(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["node", "smc2", "online-em"])
+def test_methods_that_move_theta_otherwise_are_not_blamed_for_it(name):
+    model = epf.models.ar1()
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 60)
+    filter_ = filter_of(name, model, None, num_rows=60)
+    found = epf.run(jax.random.key(1), filter_, y, diagnostics=True).diagnose()
+    assert not {"weights", "moves of theta"} & {finding.kind for finding in found}, found

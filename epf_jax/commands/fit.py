@@ -107,10 +107,16 @@ def run_facts(results: Results) -> Table:
         {"": "log-evidence", "value": f"{float(results.log_evidence[-1]):.3f}"},
         {"": "effective sample size, median", "value": written(np.median(ess))},
         {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(ess.argmin()) + 1})"},
-        {"": "acceptance of theta's moves, mean", "value": written(np.mean(results.acceptance))},
+        {"": "acceptance of theta's moves, mean", "value": written(_mean_of_tried(results.acceptance))},
         {"": "steps that gave every particle zero weight", "value": int(np.sum(results.collapsed))},
     ]
     return Table("The run", rows)
+
+
+def _mean_of_tried(acceptance: Any) -> float:
+    """The mean over the steps that tried a move; NaN where none did."""
+    tried = np.asarray(acceptance)[~np.isnan(acceptance)]
+    return float(tried.mean()) if len(tried) else float("nan")
 
 
 def _in_words(filter_: Filter, series: Series, data: pathlib.Path, model: str, seed: int, seconds: float) -> str:

@@ -34,7 +34,10 @@ def series_from(
     try:
         return series_of(table, columns or None, time, unit, None, inputs, row)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        told = str(error).replace("unit='days'", "--unit days")
+        if "is not a number" in told and not columns:
+            told += " If it is no observation: --columns NAME names those that are, --time NAME the column of stamps."
+        raise ValueError(f"{path}: {told}") from error
 
 
 def example_row(series: Series) -> Any:

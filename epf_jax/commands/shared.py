@@ -31,7 +31,12 @@ Target = Annotated[
 ]
 Data = Annotated[pathlib.Path, typer.Argument(metavar="DATA", help="A CSV file with its column names in line 1.")]
 Method = Annotated[str | None, typer.Option(help=f"One of {in_words()}. epf by default.")]
-Particles = Annotated[int | None, typer.Option(help="Number of particles; 1000 by default for most methods.", min=1)]
+Particles = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of particles (of `node`, at each node); by default what suits the method, 1000 for most.", min=1
+    ),
+]
 Columns = Annotated[str | None, typer.Option(help="Columns that are observed, such as high,low. The rest by default.")]
 Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
 Time = Annotated[str | None, typer.Option(help='Column of time stamps; the model reads their steps as u["dt"].')]

@@ -24,15 +24,19 @@ def target_of(text: str) -> StateSpaceModel | Filter:
         raise ValueError(f"MODEL: there is no file {path}.")
     module = _run(path)
     there = {key: value for key, value in vars(module).items() if isinstance(value, StateSpaceModel | Filter)}
-    listed = f"It has {', '.join(there)}." if there else "It has none: write model = epf.StateSpaceModel(...)."
+    listed = (
+        f"its models and filters are {', '.join(there)}."
+        if there
+        else "it has no model: write model = epf.StateSpaceModel(...)."
+    )
     if name not in vars(module):
-        raise ValueError(f"MODEL: {path} has no {name!r}. Of models and filters: {listed}")
+        raise ValueError(f"MODEL: {path} has no {name!r}; {listed}")
     found = getattr(module, name)
     if not isinstance(found, StateSpaceModel | Filter):
         hint = f" Call it in the file: model = {name}()." if callable(found) else ""
         raise ValueError(
             f"MODEL: {name} in {path} is {_kind(found)}, and not an epf.StateSpaceModel or a filter.{hint} "
-            f"Of models and filters: {listed}"
+            f"Of {path.name}: {listed}"
         )
     return found
 
@@ -78,10 +82,16 @@ def _run(path: pathlib.Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever a user's file may raise
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if _same_file(frame.filename, path)
+        ]
         where = f", line {lines[-1]}" if lines else ""
         raise ValueError(f"MODEL: running {path} failed{where}: {type(error).__name__}: {error}") from error
     return module
+
+
+def _same_file(name: str, path: pathlib.Path) -> bool:
+    return pathlib.Path(name).resolve() == path.resolve()
 
 
 def _kind(value: Any) -> str:

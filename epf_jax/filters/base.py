@@ -49,7 +49,8 @@ class StepInfo(NamedTuple):
         ess: effective sample size of the weights before resampling.
         resampled: whether the step resampled.
         ancestors: for each particle, the row of the previous generation that it descends from.
-        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves).
+        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves, NaN at
+            steps that try no move, of filters that move it now and then or never mean to).
         num_bad_weights: how many weights were NaN or +inf, and counted as zero.
         num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
         collapsed: whether every weight was zero; the particles and their old weights are then kept.

@@ -103,7 +103,7 @@ def node_filter(
         resample: how they resample; by default systematically in the order of the states (`epf.in_order`), where they
             have at most six dimensions, and `epf.systematic` elsewhere.
 
-    `StepInfo.ess` is that of the nodes' filters, averaged over the posterior.
+    `StepInfo.ess` is G times the share of the nodes' particles that is effective, averaged over the posterior.
     """
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     check_positive("reach", reach, "a positive number of posterior standard deviations")
@@ -152,7 +152,7 @@ def node_filter(
         log_increment = jnp.where(collapsed, -jnp.inf, highest + log_mass - state.S.log_mass)
         at_nodes = jax.nn.softmax(S.log_likelihood + jax.vmap(coordinates.log_prior)(_at_nodes(S, between)))
         info = StepInfo(
-            ess=at_nodes @ info.ess,
+            ess=num_points * (at_nodes @ info.ess) / num_inner,
             resampled=jnp.any(info.resampled),
             ancestors=jnp.arange(num_points, dtype=jnp.int32),
             acceptance=jnp.ones(()),

@@ -130,7 +130,7 @@ def online_em(
         total = statistic.log_target(jax.tree.map(jnp.add, zero, mean))
         nothing = statistic.log_target(zero)  # the prior, which maximum likelihood leaves out
         z = jax.lax.cond(t >= wait, lambda z: _climb(lambda z: total(z) - nothing(z), z), lambda z: z, z)
-        return moved._replace(theta=rows(z), S=S), info
+        return moved._replace(theta=rows(z), S=S), info._replace(acceptance=jnp.full_like(info.acceptance, jnp.nan))
 
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
     description = f"online EM: {N} particles, statistic {statistic.name}, proposal {proposal.name}, {backward}"

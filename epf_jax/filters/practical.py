@@ -17,8 +17,9 @@ Algorithm, for t = 1..T:
 The cost of a step does not depend on t, and particles never meet: there is no resampling, and paths do not coalesce.
 What is approximate is that x_{t-L} was last drawn without a look at y_t, y_{t+1}, ...: neither at what they say of it
 through the states between, for which a window of some memory lengths makes up, nor at what they say of it through
-theta, for which only a much longer one does. Precise observations, which leave little to say, make both small. As long
-as t < L nothing has left, and the chains have the posterior itself.
+theta, for which only a much longer one does: states that left while theta was little known keep its posterior too wide
+for good. Precise observations, which leave little to say, make both small; otherwise compare lags. As long as t < L
+nothing has left, and the chains have the posterior itself.
 
 Departures: Polson, Stroud and Müller draw the window by the forward filter and backward sampler of a linear (or
 mixture of linear) model; here it is one sweep of conditional SMC with ancestor sampling (`conditional.py`), for any

@@ -134,7 +134,8 @@ def resample_move_filter(
             lambda: move(key_move, state.theta, spread, genealogy, jnp.where(due, t, 0)),
             lambda: (state.theta, no_draw()),
         )
-        info = info._replace(acceptance=moves.acceptance, num_bad_densities=moves.num_bad, overflowed=t > max_steps)
+        acceptance = jnp.where(due, moves.acceptance, jnp.nan)
+        info = info._replace(acceptance=acceptance, num_bad_densities=moves.num_bad, overflowed=t > max_steps)
         return state._replace(theta=theta, S=genealogy), info
 
     description = (

@@ -151,7 +151,8 @@ def smc2_filter(
         x = one_of_each(key_state, filters)
         info = step_info(selection, weighing, acceptance=moves.acceptance, num_bad_densities=moves.num_bad)
         num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
-        info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps)
+        acceptance = jnp.where(due, info.acceptance, jnp.nan)
+        info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
         S = NestedFilters(filters, level, memory)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
 

@@ -121,7 +121,9 @@ def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
     recorded = results.history is not None or results.diagnostics is not None
     figure, axes = column(len(panels) + recorded, 1.9)
     for ax, (label, values, limits) in zip(axes, panels, strict=False):
-        ax.plot(t, np.asarray(values), color=FILTER, linewidth=1.0)
+        values = np.asarray(values)
+        alone = "." if np.isnan(values).any() else None  # a value between two gaps makes no line
+        ax.plot(t, values, color=FILTER, linewidth=1.0, marker=alone, markersize=3)
         ax.set_ylim(limits)
         ax.set_ylabel(label)
     if recorded:
