@@ -145,32 +145,53 @@ def league() -> str:
     stored = json.loads((RESULTS / "league.json").read_text())
     rows, size = stored["rows"], stored["settings"]
     models = list(dict.fromkeys(row["model"] for row in rows))
+    machines = [row["on"] for row in rows if "on" in row]
+    where = max(set(machines), key=machines.count)
     lines = [
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run yet:",
+        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run yet. On "
+        "the Cauchy model every method that takes one has a proposal that allows for jumps. "
+        f"Seconds are of {where}; those with a star, of another machine with other work on it:",
         "",
         "| method | budget | " + " | ".join(models) + " |",
         "|---" * (2 + len(models)) + "|",
     ]
     for method, budget in dict.fromkeys((row["method"], row["budget"]) for row in rows):
         found = {row["model"]: row for row in rows if (row["method"], row["budget"]) == (method, budget)}
-        cells = [_league_cell(found.get(model, {})) for model in models]
+        if not any("z rms" in row for row in found.values()):
+            continue
+        cells = [_league_cell(found.get(model, {}), where) for model in models]
         lines.append(f"| {method} | {budget} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _league_cell(row) -> str:
+def _league_cell(row, where) -> str:
     if "z rms" not in row:
         return ""
     z = f"{row['z rms']:.2f}" if row["z rms"] < 10 else f"{row['z rms']:.0f}"
-    return f"{z} ({row['seconds']:.2g} s)"
+    return f"{z} ({row['seconds']:.2g} s{'' if row['on'] == where else '*'})"
+
+
+def calibration() -> str:
+    """The stored calibration as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_calibration.json").read_text())
+    rows, size = stored["rows"], stored["settings"]
+    inside, outside = (", ".join(r["method"] for r in rows if r["calibrated"] == flag) for flag in (True, False))
+    low, high = size["band"]
+    return (
+        f"Simulation-based calibration ({size['model']}; {size['replicates']} parameters from the prior, T = "
+        f"{size['steps']}): the ranks of the true parameter among {size['draws']} draws stay in the band that 99% of "
+        f"uniform histograms keep to, {low} to {high} in every bin of ten, for {inside}; they leave it for {outside}.\n"
+        "\n![Rank histograms of every method](benchmarks/results/calibration.png)\n"
+    )
 
 
 TABLES = {
     "accuracy": accuracy,
     "league": league,
+    "calibration": calibration,
     "claims": claims,
     "speed": speed,
     "gradient": gradient,
