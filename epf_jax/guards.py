@@ -1,4 +1,4 @@
-"""Draws that have no gradient refuse to be differentiated, rather than leave their share out without a word."""
+"""What has no gradient refuses to be differentiated, rather than leave its share out without a word."""
 
 from functools import partial
 from typing import Any
@@ -9,23 +9,26 @@ from jax.custom_derivatives import SymbolicZero
 
 def guarded(d: Any) -> Any:
     """The distribution, refusing gradients where its draws have none."""
-    return d if getattr(d, "has_rsample", True) else _refuse_gradients(type(d).__name__, d)
+    name = type(d).__name__
+    message = (
+        f"A gradient was asked for through draws from a {name}, which have none: jax.grad would leave their share "
+        f"out without a word. Differentiate with respect to numbers that do not reach the {name} (theta and its "
+        "sampler's tuning do, in a filter that learns theta), or replace it by a distribution whose draws can be "
+        "reparameterised, such as a Normal; one of your own says so by `reparametrized_params`."
+    )
+    return d if getattr(d, "has_rsample", True) else refuse_gradients(message, d)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _refuse_gradients(name: str, d: Any) -> Any:
-    return d
+def refuse_gradients(message: str, tree: Any) -> Any:
+    """The tree as it is; an error with the message where a derivative of it is asked for."""
+    return tree
 
 
-def _refuse(name, primals, tangents):
+def _refuse(message, primals, tangents):
     if any(not isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(tangents)):
-        raise TypeError(
-            f"A gradient was asked for through draws from a {name}, which have none: jax.grad would leave their share "
-            f"out without a word. Differentiate with respect to numbers that do not reach the {name} (theta and its "
-            "sampler's tuning do, in a filter that learns theta), or replace it by a distribution whose draws can be "
-            "reparameterised, such as a Normal; one of your own says so by `reparametrized_params`."
-        )
+        raise TypeError(message)
     return primals[0], tangents[0]
 
 
-_refuse_gradients.defjvp(_refuse, symbolic_zeros=True)
+refuse_gradients.defjvp(_refuse, symbolic_zeros=True)

@@ -185,7 +185,22 @@ def with_hyper(model, hyper):
     )
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(FILTERS, quick_names=["liu_west_paper"]))
+WITH_GRADIENT = [name for name in FILTERS if name != "smc2"]
+
+
+@pytest.mark.slow
+def test_a_gradient_through_smc2_is_refused_at_once():
+    _, y = epf.simulate(jax.random.key(0), epf.models.ar1(), {"phi": 0.7}, 3)
+
+    def evidence(noise):
+        filter_ = epf.smc2_filter(epf.models.ar1(observation_noise=noise), 8, max_steps=3, num_inner=4)
+        return epf.run(KEY, filter_, y, levels=()).log_evidence[-1]
+
+    with pytest.raises(TypeError, match="through smc2_filter, which has none"):
+        jax.grad(evidence)(0.5)
+
+
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(WITH_GRADIENT, quick_names=["liu_west_paper"]))
 def test_no_gradient_of_any_result_is_nan_with_missing_data(name, model_name):
     _, y = epf.simulate(jax.random.key(0), MODELS[model_name](), TRUTHS[model_name], 6)
     y = y.at[1].set(jnp.nan)

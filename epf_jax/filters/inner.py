@@ -14,9 +14,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.filters.base import FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.memory import recall
+from epf_jax.guards import refuse_gradients
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal
+
+_NO_GRADIENT = (
+    "A gradient was asked for through smc2_filter, which has none: its moves go back over as many observations as there "
+    "have been, and jax differentiates no loop of unknown length. Use epf.extended_parameter_filter or epf.node_filter "
+    "for gradients."
+)
 
 
 class InnerFilters(NamedTuple):
@@ -74,7 +81,8 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
     def rerun(key, level, theta, memory, num_steps):
         key_init, key_steps = jax.random.split(key)
         filters = init(key_init, level, theta)
-        return jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
+        filters = jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
+        return refuse_gradients(_NO_GRADIENT, filters)
 
     return InnerFilters(init, step, rerun)
 
