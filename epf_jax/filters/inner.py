@@ -20,9 +20,8 @@ from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal
 
 _NO_GRADIENT = (
-    "A gradient was asked for through smc2_filter, which has none: its moves go back over as many observations as there "
-    "have been, and jax differentiates no loop of unknown length. Use epf.extended_parameter_filter or epf.node_filter "
-    "for gradients."
+    "A gradient was asked for through smc2_filter, which has none: its moves go back over all observations so far, and "
+    "jax differentiates no loop of unknown length. Use epf.extended_parameter_filter or epf.node_filter for gradients."
 )
 
 
