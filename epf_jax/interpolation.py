@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from epf_jax.parameters import Parameters
 
@@ -29,10 +29,15 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     return shares / jnp.sum(shares)
 
 
+def cell_of(s: Float[Array, ""], n: int) -> Int[Array, ""]:
+    """The first of the four of n evenly spaced nodes on [-1, 1] that `piecewise_cubic` reads s from."""
+    return jnp.clip(jnp.floor((s + 1.0) * (n - 1) / 2).astype(int) - 1, 0, n - 4)
+
+
 def piecewise_cubic(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     """Shares at s of n >= 4 evenly spaced nodes on [-1, 1]: the cubic through the nearest four; straight on outside."""
     place = (s + 1.0) * (n - 1) / 2
-    first = jnp.clip(jnp.floor(place).astype(int) - 1, 0, n - 4)
+    first = cell_of(s, n)
     inside = jnp.clip(place, 0.0, n - 1.0)
     t = inside - first  # between 0 and 3
     cubic = jnp.stack(
@@ -44,7 +49,7 @@ def piecewise_cubic(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
         ]
     )
     beyond = place - inside  # the last two nodes go on as they end
-    end = jnp.where(beyond < 0, jnp.array([-1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, -1.0, 1.0]))
+    end = jnp.where(place < (n - 1) / 2, jnp.array([-1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, -1.0, 1.0]))
     return jax.lax.dynamic_update_slice(jnp.zeros(n, cubic.dtype), cubic + beyond * end, (first,))
 
 

@@ -198,5 +198,8 @@ def _draw_two(proposal: Proposal, model: StateSpaceModel) -> None:
         proposal.draw(key, lambda theta, _: model.initial(theta), 2, two_theta, two_x)
         return proposal.draw(key, lambda theta, x: proposal.distribution(model, theta, x, y, u), 2, two_theta, two_x)
 
+    x_shape = (2, *x.shape)
     two_theta, two_x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), (theta, x))
-    jax.eval_shape(draw, jax.random.key(0), two_theta, two_x, y, example_input(model))
+    drawn_x = jax.eval_shape(draw, jax.random.key(0), two_theta, two_x, y, example_input(model))
+    if drawn_x.shape != x_shape:
+        raise ValueError(f"proposal: {proposal.name} draws states of shape {drawn_x.shape[1:]}, expected {x.shape}.")

@@ -30,7 +30,16 @@ from epf_jax.checks import brief
 from epf_jax.gaussian import abstractly
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal
-from epf_jax.resampling import Resampler, Selection, check_resampler, resampler_name, select, systematic
+from epf_jax.resampling import (
+    Resampler,
+    Selection,
+    check_resampler,
+    layers,
+    resampler_name,
+    select,
+    systematic,
+    when_ess_below,
+)
 from epf_jax.weights import Weighing, mean_and_sd
 
 _BITS = 30  # of a place on Hilbert's curve, shared by the dimensions
@@ -50,11 +59,7 @@ class in_order:  # noqa: N801  used as a function
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
         """What the scheme selects of the sorted particles."""
-        x = jax.lax.stop_gradient(jax.tree.leaves(place)[0])
-        x = x.reshape(x.shape[0], -1)
-        if x.shape[1] > MOST_DIMENSIONS:
-            raise ValueError(f"in_order: expected states of at most {MOST_DIMENSIONS} dimensions, got {x.shape[1]}.")
-        order = jnp.argsort(x[:, 0] if x.shape[1] == 1 else along_hilberts_curve(_to_unit_cube(x, weighing)))
+        order = order_of(jax.tree.leaves(place)[0], weighing.log_weights)
         log_weights, weights = weighing.log_weights[order], weighing.weights[order]
         particles, place = jax.tree.map(lambda leaf: leaf[order], (particles, place))
         chosen = select(key, self.scheme, weighing._replace(log_weights=log_weights, weights=weights), particles, place)
@@ -70,14 +75,50 @@ class in_order:  # noqa: N801  used as a function
         return f"{resampler_name(self.scheme)} in order"
 
 
-def quasi_random(proposal: Proposal) -> Proposal:
-    """The same proposal, its draws spread evenly over the particles; to be used with `in_order`.
+def order_of(x: Float[Array, "N *x"], log_weights: Float[Array, " N"]) -> Int[Array, " N"]:
+    """The rows of x from first to last, along Hilbert's curve where they have several dimensions."""
+    x = jax.lax.stop_gradient(x).reshape(x.shape[0], -1)
+    if x.shape[1] > MOST_DIMENSIONS:
+        raise ValueError(f"in_order: expected states of at most {MOST_DIMENSIONS} dimensions, got {x.shape[1]}.")
+    return jnp.argsort(x[:, 0] if x.shape[1] == 1 else along_hilberts_curve(_to_unit_cube(x, log_weights)))
 
-    The distributions of x_0 and x_t must be Gaussian or have an inverse distribution function (`icdf`), by component.
+
+def quasi_random(proposal: Proposal) -> Proposal:
+    """The same proposal, its draws spread evenly over the particles, which `in_order` resampling keeps in order.
+
+    The noise of row i is the i-th of a lattice: spread evenly over the cloud only if row i is the i-th in the order of
+    places. The distributions of x_0 and x_t must be Gaussian or have an inverse distribution function (`icdf`), by
+    component.
     """
     if not isinstance(proposal, Proposal):
         raise TypeError(f"proposal: expected epf.bootstrap() or another proposal, got {brief(proposal)}.")
+    if is_quasi_random(proposal):
+        return proposal
     return proposal._replace(draw=sample_evenly, name=f"quasi-random {proposal.name}")
+
+
+def is_quasi_random(proposal: Proposal) -> bool:
+    """Whether its draws are spread evenly."""
+    return proposal.draw is sample_evenly
+
+
+def keeps_order(resample: Resampler) -> bool:
+    """Whether every step leaves the particles in order, whether or not it resamples."""
+    for layer in layers(resample):
+        if isinstance(layer, in_order):
+            return True
+        if isinstance(layer, when_ess_below):
+            return False
+    return False
+
+
+def check_kept_in_order(proposal: Proposal, resample: Resampler) -> None:
+    """Refuse evenly spread draws over particles in no order: their noises would be shifts of one another."""
+    if is_quasi_random(proposal) and not keeps_order(resample):
+        raise ValueError(
+            f"resample: {proposal.name} draws are spread over particles in the order of their states, which "
+            f"{resampler_name(resample)} does not keep. Use epf.in_order(), or epf.in_order(epf.when_ess_below(0.5))."
+        )
 
 
 def quasi_random_where_possible(proposal: Proposal, model: StateSpaceModel) -> Proposal:
@@ -98,6 +139,8 @@ class NotInvertibleError(ValueError):
 def sample_evenly(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
     """One draw per particle, as `densities.sample_each` makes, at the points of one shifted Kronecker sequence."""
     one = abstractly(distribution, *jax.tree.map(lambda leaf: leaf[0], batched))
+    if not isinstance(one, dist.Distribution):
+        raise NotInvertibleError(f"quasi_random: {type(one).__name__} is not a distribution of numpyro's.")
     shape = (*one.batch_shape, *one.event_shape)
     u = kronecker(key, num, math.prod(shape)).reshape(num, *shape)
     return jax.vmap(lambda u, row: quantile(distribution(*row), u))(u, batched)
@@ -108,9 +151,9 @@ def quantile(d: Any, u: Array) -> Array:
     if isinstance(d, (dist.Independent, dist.ExpandedDistribution)):
         return quantile(d.base_dist, u)
     if isinstance(d, dist.MultivariateNormal):
-        return d.loc + d.scale_tril @ ndtri(u)
+        return d.loc + jnp.einsum("...ij,...j->...i", d.scale_tril, ndtri(u))
     try:
-        if not d.event_dim:
+        if not d.event_dim and not d.support.is_discrete:
             return d.icdf(u)
     except (NotImplementedError, AttributeError, ImportError):  # a Gamma's takes tensorflow_probability
         pass
@@ -130,7 +173,7 @@ def kronecker(key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "num dim"]:
         ratio = (1.0 + ratio) ** (1.0 / (dim + 1))
     steps = np.round(2.0**32 * ratio ** -np.arange(1.0, dim + 1.0)).astype(np.uint32)
     words = jnp.arange(num, dtype=jnp.uint32)[:, None] * steps + jax.random.bits(key, (dim,), jnp.uint32)
-    digits = min(jnp.finfo(float).nmant, 32)  # as many as leave room for one half more
+    digits = min(jnp.finfo(jnp.result_type(float)).nmant, 32)  # as many as leave room for one half more
     return ((words >> (32 - digits)).astype(float) + 0.5) * 2.0**-digits
 
 
@@ -158,7 +201,7 @@ def along_hilberts_curve(u: Float[Array, "N d"]) -> Int[Array, " N"]:
     return place.astype(jnp.int32)
 
 
-def _to_unit_cube(x: Float[Array, "N d"], weighing: Weighing) -> Float[Array, "N d"]:
+def _to_unit_cube(x: Float[Array, "N d"], log_weights: Float[Array, " N"]) -> Float[Array, "N d"]:
     """Every component by a logistic curve of the cloud's own place and width."""
-    mean, sd = mean_and_sd(x, weighing.log_weights)
+    mean, sd = mean_and_sd(x, log_weights)
     return jax.nn.sigmoid((x - mean) / jnp.where(sd > 0, sd, 1.0))

@@ -79,7 +79,7 @@ def test_every_device_holds_its_share_of_the_particles(told):
 @pytest.mark.slow
 def test_every_island_holds_its_share_of_the_particles(told_more):
     assert told_more["posteriors"]["islands"]["rows per device"] == [50] * 8
-    assert told["posteriors"]["one"]["rows per device"] == [400]
+    assert told_more["posteriors"]["one"]["rows per device"] == [400]
 
 
 @pytest.mark.slow

@@ -104,7 +104,11 @@ def test_an_observation_that_some_nodes_rule_out_moves_theta_away_from_them():
     )
     results = epf.run(KEY, epf.node_filter(model, 16), jnp.array([0.0, 2.5, 3.0]))
     assert not bool(results.collapsed.any())
-    assert 0.9 < float(results.theta.mean["top"][-1]) < 2.0  # top is between 1 and 2
+    # N(0, 1) cut off below 1 and above 2, exactly: mean 1.383, sd .270. Fifteen nodes over ten prior sd are .71 apart,
+    # so that the cut is known to half of that; a peak beside it, which cubics would make, has an sd of a hundredth.
+    assert 1.0 < float(results.theta.mean["top"][-1]) < 1.6
+    assert 0.05 < float(results.theta.sd["top"][-1]) < 0.5
+    assert abs(float(results.log_evidence[-1]) + 6.15) < 1.0
 
 
 def test_wrong_arguments_are_refused_by_name():
@@ -145,13 +149,13 @@ def test_a_cubic_is_read_exactly_between_the_nodes_and_goes_straight_on_outside(
     np.testing.assert_allclose(read(jnp.array([1.2]))[0], cubic(1.0) + 0.2 * slope, atol=1e-12)
 
 
-@pytest.mark.parametrize(("num_nodes", "error"), [(9, 0.02), (11, 0.01), (15, 0.003)])
+@pytest.mark.parametrize(("num_nodes", "error"), [(9, 0.06), (11, 0.03), (15, 0.01)])
 def test_a_gaussian_is_read_between_the_nodes_of_the_box_that_it_gets(num_nodes, error):
     s = jnp.linspace(-1.0, 1.0, 2001)
     for middle in (0.0, 0.05, 0.11):  # of the box, in half-widths: on a node, and between two of them
-        at_nodes, wanted = (-0.5 * (4.0 * (place - middle)) ** 2 for place in (jnp.linspace(-1.0, 1.0, num_nodes), s))
+        at_nodes, wanted = (-0.5 * (5.0 * (place - middle)) ** 2 for place in (jnp.linspace(-1.0, 1.0, num_nodes), s))
         # Compressed, -z^2/2 has a fourth derivative of 12 / 25, and cubics err by 3/128 of it times the cells' h^4:
-        # .011, .0046 and .0012 at the most for 9, 11 and 15 nodes on 8 standard deviations.
+        # .027, .011 and .0029 at the most for 9, 11 and 15 nodes on 10 standard deviations; twice and more is allowed.
         found = _reading((num_nodes,), 10).read(at_nodes, s[:, None])
         assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error
 
@@ -163,8 +167,7 @@ def test_nothing_rises_towards_where_no_node_has_been_and_peaks_beside_cliffs_ar
     rising = 5.0 * along
     outside = jnp.array([[1.2, 0.0], [1.25, 1.25]])
     np.testing.assert_allclose(between.read(rising, outside), 5.0, atol=1e-4)
-    # 25 log(1 + 286 / 25) = 63 down in one cell, 79 in two: the cubic rises by a sixteenth of it, 4; by 18 without `compress`
-    assert float(jnp.max(between.read(cliff, between.at))) < 4.0
+    assert float(jnp.max(between.read(cliff, between.at))) < 0.251  # as far above the nodes around as anything may be
 
 
 def test_a_box_is_cut_back_to_the_room_that_there_is():

@@ -29,6 +29,25 @@ def test_points_are_spread_evenly_and_keep_off_the_ends():
     assert np.all(np.abs(pairs - 10.0) <= 5.0)  # independent draws would have cells of 1 and of 20
 
 
+def test_the_largest_random_word_is_still_below_one(monkeypatch):
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.full(shape, 0xFFFFFFFF, dtype))
+    u = quasi.kronecker(KEY, 4, 1)
+    assert float(jnp.max(u)) < 1.0
+    assert float(jnp.min(u)) > 0.0
+
+
+def test_the_scatter_falls_faster_than_that_of_independent_draws():
+    model, theta = epf.models.ar1(), {"phi": 0.7}
+    y = jnp.array([0.5])
+    few, many = (np.std(log_evidences(_spread(model, theta, num), y, 200)) for num in (64, 1024))
+    assert many < few / 8  # independent draws: a quarter; each known to 5%; a twentieth was seen
+
+
+def _spread(model, theta, num):
+    proposal, resample = epf.quasi_random(epf.bootstrap()), epf.in_order()
+    return epf.bootstrap_filter(model, num, theta=theta, proposal=proposal, resample=resample)
+
+
 @pytest.mark.parametrize(("dim", "bits"), [(2, 4), (3, 3)])
 def test_hilberts_curve_visits_every_cell_once_and_steps_to_a_neighbour(monkeypatch, dim, bits):
     monkeypatch.setattr(quasi, "_BITS", bits * dim)
@@ -97,6 +116,16 @@ def test_what_cannot_be_spread_is_refused():
     with pytest.raises(ValueError, match="in_order: expected states of at most 6 dimensions, got 7"):
         epf.run(KEY, epf.bootstrap_filter(wide, 10, resample=epf.in_order()), jnp.zeros(3))
     model = epf.models.ar1()
+    with pytest.raises(ValueError, match="in the order of their states, which systematic does not keep"):
+        epf.bootstrap_filter(model, 10, proposal=epf.quasi_random(epf.bootstrap()))
+    counted = epf.StateSpaceModel(
+        prior={},
+        initial=lambda theta: dist.DiscreteUniform(0, 9),
+        transition=lambda theta, x, u: dist.DiscreteUniform(0, 9),
+        observation=lambda theta, x, u: dist.Normal(x, 1.0),
+    )
+    with pytest.raises(ValueError, match="known of DiscreteUniform"):
+        epf.bootstrap_filter(counted, 10, proposal=epf.quasi_random(epf.bootstrap()), resample=epf.in_order())
     for method in (
         lambda proposal: epf.particle_gibbs(KEY, model, jnp.zeros(3), num_draws=4, proposal=proposal),
         lambda proposal: epf.run(KEY, epf.practical_filter(model, 4, proposal=proposal), jnp.zeros(3)),

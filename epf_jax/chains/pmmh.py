@@ -25,7 +25,9 @@ from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, known
 from epf_jax.parameters import Theta
-from epf_jax.proposals import Proposal, default_proposal
+from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.quasi import in_order, is_quasi_random
+from epf_jax.resampling import systematic
 from epf_jax.run import check_filter, run_jitted
 from epf_jax.series import check_series
 from epf_jax.statistics.base import check_model_learns
@@ -75,6 +77,7 @@ def pmmh(
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
     if filter_of is None:
+        check_proposal(default_proposal(model) if proposal is None else proposal, model)
         filter_at = _default_filter(model, num_particles, default_proposal(model) if proposal is None else proposal)
     elif proposal is not None:
         raise ValueError("proposal: filter_of builds a filter with a proposal of its own. Give one of the two.")
@@ -123,7 +126,8 @@ def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) ->
 
 @lru_cache(maxsize=64)
 def _default_filter(model: StateSpaceModel, num_particles: int, proposal: Proposal) -> Callable[[Theta], Filter]:
-    return lambda theta: bootstrap_filter(model, num_particles, theta=theta, proposal=proposal)
+    resample = in_order() if is_quasi_random(proposal) else systematic
+    return lambda theta: bootstrap_filter(model, num_particles, theta=theta, proposal=proposal, resample=resample)
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Parameters, Theta
+from epf_jax.quasi import order_of
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
 from epf_jax.statistics import Statistic
@@ -124,6 +125,9 @@ def start_at(
     x = draw(key, lambda theta, _: model.initial(theta), num_particles, *rows)
     x = x.astype(model.shapes.x.dtype)
     log_weights = uniform_log_weights(num_particles)
+    if draw is not sample_each:  # a lattice once more at the next step: over rows in order, or both would be shifts
+        order = order_of(x, log_weights)
+        x, theta = jax.tree.map(lambda leaf: leaf[order], (x, theta))
     return FilterState(x, theta, jax.vmap(statistic_of)(x), log_weights, jnp.zeros(()), jnp.zeros((), int))
 
 

@@ -18,6 +18,8 @@ from epf_jax.guards import refuse_gradients
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal
+from epf_jax.quasi import in_order, is_quasi_random
+from epf_jax.resampling import systematic
 
 _NO_GRADIENT = (
     "A gradient was asked for through smc2_filter, which has none: its moves go back over all observations so far, and "
@@ -43,8 +45,10 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
     """The library's own filter for a known theta, vmapped over theta, in every size."""
     room = sizes[-1]
 
+    resample = in_order() if is_quasi_random(proposal) else systematic
+
     def filter_of(theta, size):
-        return bootstrap_filter(model, size, theta=theta, proposal=proposal)
+        return bootstrap_filter(model, size, theta=theta, proposal=proposal, resample=resample)
 
     def init(key, level, theta):
         filters = jax.vmap(lambda key, theta: filter_of(theta, room).init(key))(_key_for_each(key, theta), theta)

@@ -16,8 +16,10 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
                  nearest node's particles
     4. report    the G points as particles, each with a state of the nearest node
 
-A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up. The
-cost of a step does not depend on t. (A polynomial through Chebyshev points, which is exact where log L is one, errs all
+A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
+lies there is a guess, and a posterior that leaves the box for good by many standard deviations is followed late. A
+single observation that narrows the posterior to less than a cell is read coarsely, and the evidence with it. The cost
+of a step does not depend on t. (A polynomial through Chebyshev points, which is exact where log L is one, errs all
 over a box with steep sides: with as many nodes it left five times the error on STAR, however many the particles.)
 """
 
@@ -43,18 +45,19 @@ from epf_jax.filters.base import (
 )
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.gaussian import cholesky, solve_lower
-from epf_jax.interpolation import compress, expand, node_counts, piecewise_cubic
+from epf_jax.interpolation import cell_of, compress, expand, node_counts, piecewise_cubic
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.quasi import MOST_DIMENSIONS, in_order, quasi_random_where_possible
+from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
-_SMALLER, _LARGER = 0.5, 1.1  # a new box's volume in that of the old one: at most the first, or at least the second
+_SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the posterior has come to the edge
+_ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 1e-3  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
@@ -114,7 +117,9 @@ def node_filter(
     check_model_learns(model, "node_filter")
     coordinates = model.parameters
     counts = node_counts("node_filter", num_nodes, coordinates, DEFAULT_NODES, least=4)
-    proposal = quasi_random_where_possible(default_proposal(model), model) if proposal is None else proposal
+    if proposal is None:
+        proposal = default_proposal(model)
+        proposal = quasi_random_where_possible(proposal, model) if keeps_order(resample) else proposal
     check_proposal(proposal, model)
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
     num_points = NUM_POINTS[len(counts)] if num_points is None else num_points
@@ -143,7 +148,8 @@ def node_filter(
 
         filters, info = jax.vmap(lambda filter_: inner.step(key_inner, filter_, y, u))(S.filters)
         collapsed = jnp.all(info.collapsed)
-        increments = jnp.maximum(info.log_increment, -_IMPOSSIBLE)
+        lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
+        increments = jnp.where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
         log_likelihood = S.log_likelihood + jnp.where(collapsed, 0.0, increments)
         highest = jnp.max(log_likelihood)
         S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
@@ -181,6 +187,7 @@ class _Between(NamedTuple):
         nodes: s at the K nodes.
         at: s at the G points, one in each of G equal cells.
         shares: of every node's value in what is read at every point.
+        around: the nodes that have one.
         nearest: the node nearest to every point.
         read: `read(values, s)`, what is read at each s; outside the box, what its edge says, or less.
         nearest_to: `nearest_to(s)`, the node nearest to one s.
@@ -190,6 +197,7 @@ class _Between(NamedTuple):
     nodes: Float[Array, "K P"]
     at: Float[Array, "G P"]
     shares: Float[Array, "G K"]
+    around: Int[Array, "G 4^P"]
     nearest: Int[Array, " G"]
     read: Callable[[Any, Any], Any]
     nearest_to: Callable[[Any], Any]
@@ -211,6 +219,12 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
             shares = shares[..., None] * piecewise_cubic(s[i], n)
         return shares.ravel()
 
+    def around(s):
+        """The nodes that have a share in what is read at s."""
+        first = [cell_of(s[i], n) for i, n in enumerate(counts)]
+        where = jnp.meshgrid(*(f + jnp.arange(4) for f in first), indexing="ij")
+        return jnp.ravel_multi_index(where, counts, mode="clip").ravel()
+
     def nearest_to(s):
         where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
         return jnp.ravel_multi_index(where, counts, mode="clip")
@@ -219,10 +233,13 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
         top = jnp.max(values)
         squeezed = compress(values, top, _SCALE)
         inside, straight_on = (jax.vmap(shares_at)(at) @ squeezed for at in (jnp.clip(s, -1.0, 1.0), s))
-        return expand(jnp.minimum(inside, straight_on), top, _SCALE)  # nothing rises towards where no node has been
+        highest = jnp.max(squeezed[jax.vmap(around)(s)], axis=1)
+        # Nothing rises towards where no node has been, and no cubic far above its nodes, as it would beside a cliff.
+        return expand(jnp.minimum(jnp.minimum(inside, straight_on), highest + _ABOVE), top, _SCALE)
 
     cell = 2.0 / (jnp.asarray(counts) - 1.0)
-    return _Between(nodes, at, jax.vmap(shares_at)(at), jax.vmap(nearest_to)(at), read, nearest_to, cell)
+    shares, nodes_around, nearest = (jax.vmap(found)(at) for found in (shares_at, around, nearest_to))
+    return _Between(nodes, at, shares, nodes_around, nearest, read, nearest_to, cell)
 
 
 def _at_nodes(S, between):
@@ -233,9 +250,9 @@ def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
     z = S.centre + between.at @ S.axes.T
-    log_p = expand(between.shares @ compress(S.log_likelihood, top, _SCALE), top, _SCALE) + jax.vmap(
-        coordinates.log_prior
-    )(z)
+    squeezed = compress(S.log_likelihood, top, _SCALE)
+    values = jnp.minimum(between.shares @ squeezed, jnp.max(squeezed[between.around], axis=1) + _ABOVE)
+    log_p = expand(values, top, _SCALE) + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
     log_cell = jnp.sum(jnp.log(jnp.diag(S.axes))) - math.log(len(between.at))  # but for a constant
     return log_p - total, total + log_cell
@@ -249,7 +266,9 @@ def _replace(coordinates, between, reach, S, log_weights):
     axes = reach * cholesky((w[:, None] * (z - mean)).T @ (z - mean))
     mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
     volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
+    # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.
     at_edge = w @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1) > _EDGE
+    mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, S.axes * (1.0 + between.cell), axes)
 
     def moved():
         old = jax.vmap(lambda s: solve_lower(S.axes, mean + axes @ s - S.centre))(between.nodes)
@@ -262,8 +281,8 @@ def _replace(coordinates, between, reach, S, log_weights):
         new_weights, log_mass = _weigh(coordinates, between, new)
         return new._replace(log_mass=log_mass), new_weights
 
-    due = (volume < _SMALLER) | (at_edge & (volume > _LARGER))
-    return jax.lax.cond(fits & due, moved, lambda: (S, log_weights))
+    due = at_edge | (fits & (volume < _SMALLER))
+    return jax.lax.cond(due, moved, lambda: (S, log_weights))
 
 
 def _cut_back(old_centre, old_axes, centre, axes, limit):

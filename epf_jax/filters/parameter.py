@@ -37,6 +37,7 @@ from epf_jax.filters.base import (
 )
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted
+from epf_jax.quasi import check_kept_in_order
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import Sampler, no_draw, random_walk
 from epf_jax.statistics import (
@@ -160,6 +161,7 @@ def parameter_filter(
     check_filter_arguments(model, num_particles, resample)
     check_statistic(statistic)
     check_proposal(proposal, model)
+    check_kept_in_order(proposal, resample)
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead
