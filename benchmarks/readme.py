@@ -99,7 +99,8 @@ def _fits() -> list[str]:
     lines = [
         f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, by "
         f"`node_filter` with {size['sin']['nodes']} nodes of {size['sin']['particles at each']} particles), beside the "
-        "exact maximum of the evidence:",
+        f"exact maximum of the evidence. Each started at noise {size['sin']['start']['noise']:g} and sensor "
+        f"{size['sin']['start']['sensor']:g}:",
         "",
         "| estimate | of | truth | median | largest error | within 10% of the truth |",
         "|---|---|---|---|---|---|",

@@ -409,6 +409,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     kept = RESULTS / "league.jsonl"
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    rows = [row for row in rows if "is not installed" not in row.get("skipped", "")]
     done = {(row["model"], row["method"], row["budget"]) for row in rows}
     missing = [(n, i) for n in given.models for i in range(given.series) if not _gold_path(n, i).exists()]
     for _ in solve_all(find_gold, missing, given.workers):

@@ -59,7 +59,7 @@ PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the posterior has come to the edge
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
-_EDGE = 1e-3  # the posterior's mass in the outer half of the outer cells that calls for a box further out
+_EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
@@ -266,9 +266,13 @@ def _replace(coordinates, between, reach, S, log_weights):
     axes = reach * cholesky((w[:, None] * (z - mean)).T @ (z - mean))
     mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
     volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
-    # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.
+    # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks,
+    # unless it would leave the first one, where the prior ends.
+    grown = S.axes * (1.0 + between.cell)
+    reached = jnp.abs(S.centre - coordinates.centre) + jnp.sum(jnp.abs(grown), axis=1)
     at_edge = w @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1) > _EDGE
-    mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, S.axes * (1.0 + between.cell), axes)
+    at_edge &= jnp.all(reached <= PRIOR_REACH * coordinates.scale)
+    mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, grown, axes)
 
     def moved():
         old = jax.vmap(lambda s: solve_lower(S.axes, mean + axes @ s - S.centre))(between.nodes)
