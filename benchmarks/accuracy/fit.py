@@ -78,8 +78,8 @@ def sin_filter(model: epf.StateSpaceModel, gradient: str) -> epf.Filter:
     """A small filter at each of some values of theta, none of which degenerates, with one of two gradients.
 
     Far from the maximum, where the noise is small, paths part exponentially fast: their scores stay finite, but are
-    noisy and, with a fading memory, biased. Near it paths contract, and the unbiased gradient by reparameterisation has
-    a fifth of the standard deviation.
+    noisy and, with a fading memory, biased. Near it paths contract, and the gradient by reparameterisation is unbiased
+    and far less noisy.
     """
     by_score = gradient == "by score"
     proposal = epf.score_gradient(epf.fully_adapted(model)) if by_score else epf.fully_adapted(model)

@@ -181,6 +181,8 @@ def particles_smc2(key, model, y, size, proposal):
 
     if not hasattr(np, "float"):  # particles 0.3 asks for what NumPy 1.24 took away
         np.float = float  # type: ignore[attr-defined]  # noqa: NPY001
+    if not agrees(model):
+        raise ValueError("the class written out for particles has other densities than the model")
     num_theta, num_x = size
     kind, prior, filter_kind = particles_model(model)
     np.random.seed(int(jax.random.randint(key, (), 0, 2**31 - 1)))  # noqa: NPY002  particles draws from the global one

@@ -19,8 +19,8 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
 lies there is a guess, and a posterior that leaves the box for good by many standard deviations is followed late. A
 single observation that narrows the posterior to less than a cell is read coarsely, and the evidence with it. The cost
-of a step does not depend on t. (A polynomial through Chebyshev points, which is exact where log L is one, errs all
-over a box with steep sides: with as many nodes it left five times the error on STAR, however many the particles.)
+of a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box
+with steep sides.)
 """
 
 import itertools
