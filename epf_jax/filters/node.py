@@ -11,9 +11,9 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
 
     1. step      every node's filter, with the same key; its evidence increment adds to log L(z_k)
     2. read      log L between the nodes, at G points spread evenly over the box; weigh these by prior and likelihood
-    3. re-place  when the posterior has become narrow, or has come to the box's edge, new nodes reach so many standard
-                 deviations to either side of its mean, along its own axes; they inherit log L by interpolation, and the
-                 nearest node's particles
+    3. re-place  when the posterior has become narrow, new nodes reach so many standard deviations to either side of its
+                 mean, along its own axes; when it has come to the box's edge, the box grows by a cell. New nodes
+                 inherit log L by interpolation, and the nearest node's particles
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
