@@ -4,7 +4,6 @@ import numbers
 from functools import cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -29,15 +28,14 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     return shares / jnp.sum(shares)
 
 
-def cell_of(s: Float[Array, ""], n: int) -> Int[Array, ""]:
-    """The first of the four of n evenly spaced nodes on [-1, 1] that `piecewise_cubic` reads s from."""
-    return jnp.clip(jnp.floor((s + 1.0) * (n - 1) / 2).astype(int) - 1, 0, n - 4)
+def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[Array, " 4"]]:
+    """What is read at s between n >= 4 evenly spaced nodes on [-1, 1]: the cubic through four; straight on outside.
 
-
-def piecewise_cubic(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
-    """Shares at s of n >= 4 evenly spaced nodes on [-1, 1]: the cubic through the nearest four; straight on outside."""
+    Returns:
+        The first of the four nodes, and the share of each.
+    """
     place = (s + 1.0) * (n - 1) / 2
-    first = cell_of(s, n)
+    first = jnp.clip(jnp.floor(place).astype(int) - 1, 0, n - 4)
     inside = jnp.clip(place, 0.0, n - 1.0)
     t = inside - first  # between 0 and 3
     cubic = jnp.stack(
@@ -50,7 +48,7 @@ def piecewise_cubic(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     )
     beyond = place - inside  # the last two nodes go on as they end
     end = jnp.where(place < (n - 1) / 2, jnp.array([-1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, -1.0, 1.0]))
-    return jax.lax.dynamic_update_slice(jnp.zeros(n, cubic.dtype), cubic + beyond * end, (first,))
+    return first, cubic + beyond * end
 
 
 def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:

@@ -11,7 +11,7 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.node import _cut_back, _reading
+from epf_jax.filters.node import _cut_back, _read_outside, _reading
 from epf_jax.gaussian import solve_lower
 from epf_jax.interpolation import piecewise_cubic
 
@@ -137,12 +137,17 @@ def test_wrong_arguments_are_refused_by_name():
         epf.particle_learning_filter(model, 10, proposal=epf.bootstrap())
 
 
+def read_at(s, values):
+    first, shares = piecewise_cubic(s, len(values))
+    return shares @ jax.lax.dynamic_slice(values, (first,), (4,))
+
+
 def test_a_cubic_is_read_exactly_between_the_nodes_and_goes_straight_on_outside(x64):
     def cubic(s):
         return 1.0 + s - 2.0 * s**2 + 3.0 * s**3
 
     nodes = jnp.linspace(-1.0, 1.0, 7)
-    read = jax.vmap(lambda s: piecewise_cubic(s, 7) @ cubic(nodes))
+    read = jax.vmap(lambda s: read_at(s, cubic(nodes)))
     inside = jnp.linspace(-1.0, 1.0, 101)
     np.testing.assert_allclose(read(inside), cubic(inside), atol=1e-12)
     slope = (cubic(nodes[-1]) - cubic(nodes[-2])) / (nodes[-1] - nodes[-2])
@@ -156,7 +161,7 @@ def test_a_gaussian_is_read_between_the_nodes_of_the_box_that_it_gets(num_nodes,
         at_nodes, wanted = (-0.5 * (5.0 * (place - middle)) ** 2 for place in (jnp.linspace(-1.0, 1.0, num_nodes), s))
         # Compressed, -z^2/2 has a fourth derivative of 12 / 25, and cubics err by 3/128 of it times the cells' h^4:
         # .027, .011 and .0029 at the most for 9, 11 and 15 nodes on 10 standard deviations; twice and more is allowed.
-        found = _reading((num_nodes,), 10).read(at_nodes, s[:, None])
+        found = _read_outside(_reading((num_nodes,), 10), at_nodes, s[:, None])
         assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error
 
 
@@ -166,8 +171,10 @@ def test_nothing_rises_towards_where_no_node_has_been_and_peaks_beside_cliffs_ar
     cliff = jnp.where(along < 0.0, -0.5 * (along + 0.5) ** 2, -2000.0 * along)
     rising = 5.0 * along
     outside = jnp.array([[1.2, 0.0], [1.25, 1.25]])
-    np.testing.assert_allclose(between.read(rising, outside), 5.0, atol=1e-4)
-    assert float(jnp.max(between.read(cliff, between.at))) < 0.251  # as far above the nodes around as anything may be
+    np.testing.assert_allclose(_read_outside(between, rising, outside), 5.0, atol=1e-4)
+    assert (
+        float(jnp.max(_read_outside(between, cliff, between.at))) < 0.251
+    )  # as far above the nodes around as anything may be
 
 
 def test_a_box_is_cut_back_to_the_room_that_there_is():

@@ -26,6 +26,7 @@ with steep sides.)
 import itertools
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +46,7 @@ from epf_jax.filters.base import (
 )
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.gaussian import cholesky, solve_lower
-from epf_jax.interpolation import cell_of, compress, expand, node_counts, piecewise_cubic
+from epf_jax.interpolation import compress, expand, node_counts, piecewise_cubic
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
@@ -54,7 +55,7 @@ from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
-NUM_POINTS = {1: 1024, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
+NUM_POINTS = {1: 256, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the posterior has come to the edge
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
@@ -98,7 +99,7 @@ def node_filter(
         num_inner: particles at each node.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default.
-        num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 1024,
+        num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 256,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
         proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
@@ -180,26 +181,36 @@ def node_filter(
     return build_filter(model, num_points, init, step, description, resample, by_particle=PARTICLES._replace(S=False))
 
 
+class _Around(NamedTuple):
+    """The nodes around G places, and the share of each in what is read there."""
+
+    nodes: Int[Array, "G 4^P"]
+    shares: Float[Array, "G 4^P"]
+
+    def read(self, squeezed: Float[Array, " K"]) -> Float[Array, " G"]:
+        """By cubics, but nowhere far above all nodes around, as a cubic would be beside a cliff."""
+        values = squeezed[self.nodes]
+        return jnp.minimum(jnp.sum(self.shares * values, axis=1), jnp.max(values, axis=1) + _ABOVE)
+
+
 class _Between(NamedTuple):
     """Reading between the nodes, in the box's own coordinates s.
 
     Attributes:
         nodes: s at the K nodes.
         at: s at the G points, one in each of G equal cells.
-        shares: of every node's value in what is read at every point.
-        around: the nodes that have one.
+        around: the nodes that have a share in what is read at every point, and their shares.
         nearest: the node nearest to every point.
-        read: `read(values, s)`, what is read at each s; outside the box, what its edge says, or less.
+        around_each: `around_each(s)`, the same at other places.
         nearest_to: `nearest_to(s)`, the node nearest to one s.
         cell: how far apart the nodes are along every coordinate.
     """
 
     nodes: Float[Array, "K P"]
     at: Float[Array, "G P"]
-    shares: Float[Array, "G K"]
-    around: Int[Array, "G 4^P"]
+    around: "_Around"
     nearest: Int[Array, " G"]
-    read: Callable[[Any, Any], Any]
+    around_each: Callable[[Any], "_Around"]
     nearest_to: Callable[[Any], Any]
     cell: Float[Array, " P"]
 
@@ -213,33 +224,19 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
     # Somewhere in each cell, at places of no pattern: on a lattice the marginal quantiles would move in leaps.
     at = jnp.asarray(2.0 * (cells + np.random.default_rng(0).uniform(size=cells.shape)) / num - 1.0, float)
 
-    def shares_at(s):
-        shares = jnp.ones(())
-        for i, n in enumerate(counts):
-            shares = shares[..., None] * piecewise_cubic(s[i], n)
-        return shares.ravel()
-
     def around(s):
-        """The nodes that have a share in what is read at s."""
-        first = [cell_of(s[i], n) for i, n in enumerate(counts)]
+        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
         where = jnp.meshgrid(*(f + jnp.arange(4) for f in first), indexing="ij")
-        return jnp.ravel_multi_index(where, counts, mode="clip").ravel()
+        product = reduce(lambda a, b: a[..., None] * b, shares)
+        return _Around(jnp.ravel_multi_index(where, counts, mode="clip").ravel(), product.ravel())
 
     def nearest_to(s):
         where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
         return jnp.ravel_multi_index(where, counts, mode="clip")
 
-    def read(values, s):
-        top = jnp.max(values)
-        squeezed = compress(values, top, _SCALE)
-        inside, straight_on = (jax.vmap(shares_at)(at) @ squeezed for at in (jnp.clip(s, -1.0, 1.0), s))
-        highest = jnp.max(squeezed[jax.vmap(around)(s)], axis=1)
-        # Nothing rises towards where no node has been, and no cubic far above its nodes, as it would beside a cliff.
-        return expand(jnp.minimum(jnp.minimum(inside, straight_on), highest + _ABOVE), top, _SCALE)
-
     cell = 2.0 / (jnp.asarray(counts) - 1.0)
-    shares, nodes_around, nearest = (jax.vmap(found)(at) for found in (shares_at, around, nearest_to))
-    return _Between(nodes, at, shares, nodes_around, nearest, read, nearest_to, cell)
+    around_each = jax.vmap(around)
+    return _Between(nodes, at, around_each(at), jax.vmap(nearest_to)(at), around_each, nearest_to, cell)
 
 
 def _at_nodes(S, between):
@@ -250,12 +247,19 @@ def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
     z = S.centre + between.at @ S.axes.T
-    squeezed = compress(S.log_likelihood, top, _SCALE)
-    values = jnp.minimum(between.shares @ squeezed, jnp.max(squeezed[between.around], axis=1) + _ABOVE)
+    values = between.around.read(compress(S.log_likelihood, top, _SCALE))
     log_p = expand(values, top, _SCALE) + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
     log_cell = jnp.sum(jnp.log(jnp.diag(S.axes))) - math.log(len(between.at))  # but for a constant
     return log_p - total, total + log_cell
+
+
+def _read_outside(between, log_likelihood, s):
+    """Log L at each s, inside the box or outside, where it goes on straight from the edge, and never up."""
+    top = jnp.max(log_likelihood)
+    squeezed = compress(log_likelihood, top, _SCALE)
+    inside, straight_on = (between.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
+    return expand(jnp.minimum(inside, straight_on), top, _SCALE)
 
 
 def _replace(coordinates, between, reach, S, log_weights):
@@ -276,7 +280,7 @@ def _replace(coordinates, between, reach, S, log_weights):
 
     def moved():
         old = jax.vmap(lambda s: solve_lower(S.axes, mean + axes @ s - S.centre))(between.nodes)
-        values = between.read(S.log_likelihood, old)
+        values = _read_outside(between, S.log_likelihood, old)
         filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
         new = Nodes(mean, axes, values, S.log_mass, filters)
         theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
