@@ -95,12 +95,12 @@ def gradient() -> str:
 
 def _fits() -> list[str]:
     stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
-    size = stored["settings"]
+    size = stored["settings"]["sin"]
     lines = [
-        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['sin']['steps']}, by "
-        f"`node_filter` with {size['sin']['nodes']} nodes of {size['sin']['particles at each']} particles), beside the "
-        f"exact maximum of the evidence. Each started at noise {size['sin']['start']['noise']:g} and sensor "
-        f"{size['sin']['start']['sensor']:g}:",
+        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['steps']}, by "
+        f"`node_filter` with {size['nodes']} nodes of {size['particles at each']} particles), beside the exact "
+        f"maximum of the evidence. Each started at noise {size['start']['noise']:g} and sensor "
+        f"{size['start']['sensor']:g}:",
         "",
         "| estimate | of | truth | median | largest error | within 10% of the truth |",
         "|---|---|---|---|---|---|",

@@ -40,7 +40,7 @@ def test_stop_gradients_change_no_number(scheme):
 @pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
 def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_not(x64):
-    hyper, build = gradients.FILTERS["bootstrap, phi known"]
+    hyper, build, _ = gradients.FILTERS["bootstrap, phi known"]
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 10)
     wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
 
@@ -159,12 +159,22 @@ def test_soft_resampling_that_draws_no_particle_of_weight_keeps_them_all():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIR", "Storvik, bootstrap"])
 def test_the_gradient_with_respect_to_the_prior_is_kalmans_too(name, x64):
-    hyper, build = gradients.FILTERS[name]
+    hyper, build, _ = gradients.FILTERS[name]
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(gradients.KNOWN), {}, 10)
     wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
     found = gradients.estimates(build, hyper, epf.stop_gradient_resampling(), y, num_runs=2000, num_particles=40)
     for parameter, (mean, error, *_) in found.items():
         assert abs(mean - wanted[parameter]) < 3.0 * error  # four parameters, as above
+
+
+@pytest.mark.slow
+def test_the_node_filters_gradient_is_kalmans_but_for_a_hundredth(x64):
+    hyper, build, resamplers = gradients.FILTERS["node filter, 100 at each"]
+    _, y = epf.simulate(jax.random.key(0), gradients.model_of(gradients.KNOWN), {}, 20)
+    wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
+    found = gradients.estimates(build, hyper, resamplers["none (in order)"], y, num_runs=100, num_particles=16)
+    for parameter, (mean, error, *_) in found.items():
+        assert abs(mean - wanted[parameter]) < 0.02 * abs(wanted[parameter]) + 3.0 * error  # not unbiased: see the docs
 
 
 def with_hyper(model, hyper):

@@ -179,6 +179,18 @@ def judge(results, mean, sd, largest_error):
     assert np.all(np.abs(np.median(sds, axis=0) / sd - 1) < 0.15)
 
 
+def test_the_default_statistic_is_exact_where_noise_has_a_conjugate_prior_and_chebyshev_where_it_does_not_fit():
+    level = epf.models.local_level_variances()
+    assert "statistic conjugate_blocks" in repr(epf.extended_parameter_filter(level, 10))
+    squared = epf.StateSpaceModel(  # a standard deviation where the prior is one of variances
+        level.prior,
+        level.initial,
+        lambda theta, x, u: dist.Normal(x, theta["level_variance"]),
+        level.observation,
+    )
+    assert "statistic chebyshev" in repr(epf.extended_parameter_filter(squared, 10))
+
+
 @pytest.mark.slow
 def test_storviks_filter_knows_a_local_level_with_two_unknown_variances():
     # Eight filters against the Kalman filter's evidence on a grid of both variances.

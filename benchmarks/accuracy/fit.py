@@ -308,25 +308,19 @@ def main(arguments: list[str] | None = None) -> None:
         rows += neural_rows(by_job["neural_fit"])
         show(f"NEURAL: {given.series} data sets, T = {NEURAL['steps']}", rows[-2:])
     print(f"{seconds:.0f} s with {given.workers} processes")
-    about = {
-        "sin": {
-            **SIN, "stages": SIN_STAGES, "theta": SIN_THETA, "prior": SIN_PRIOR, "truth": SIN_TRUTH, "start": SIN_START
-        },
-        "neural": {
-            **NEURAL, "theta": NEURAL_THETA, "noise": NEURAL_NOISE, "sensor": NEURAL_SENSOR, "judges": NEURAL_JUDGES
-        },
-    }  # fmt: skip
+    run = {"series": given.series, "workers": given.workers, "seconds": seconds}
+    sin = {"stages": SIN_STAGES, "theta": SIN_THETA, "prior": SIN_PRIOR, "truth": SIN_TRUTH, "start": SIN_START}
+    neural = {"theta": NEURAL_THETA, "noise": NEURAL_NOISE, "sensor": NEURAL_SENSOR, "judges": NEURAL_JUDGES}
+    about: dict[str, Any] = {"sin": {**run, **SIN, **sin}, "neural": {**run, **NEURAL, **neural}}
     if given.part is not None:
         stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
         rows = sorted(
             rows + [r for r in stored["rows"] if r["model"].lower() != given.part], key=lambda r: r["model"] != "SIN"
         )
         by_job = {**stored["settings"]["per series"], **by_job}
-        about = {**stored["settings"], given.part: about[given.part]}
+        about = {part: about[part] if part == given.part else stored["settings"][part] for part in about}
     settings = {
-        **about,
-        "series": given.series, "data_seed": DATA_SEED, "fit_seed": FIT_SEED, "judge_seed": JUDGE_SEED,
-        "workers": given.workers, "seconds": {given.part or "both": seconds}, "per series": by_job,
+        **about, "data_seed": DATA_SEED, "fit_seed": FIT_SEED, "judge_seed": JUDGE_SEED, "per series": by_job
     }  # fmt: skip
     print("stored in", save("accuracy_fit", settings, rows))
 

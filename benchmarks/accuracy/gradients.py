@@ -26,8 +26,9 @@ RESAMPLERS = {
     "stop-gradient, ESS below 0.5": epf.stop_gradient_resampling(epf.when_ess_below(0.5)),
     "stop-gradient, memory 0.95": epf.stop_gradient_resampling(memory=0.95),
     "soft, 0.5": epf.soft_resampling(0.5),
-    "transport": epf.transport_resampling(),
 }
+TRANSPORT = {"transport": epf.transport_resampling()}  # O(N^2) a step: shown once
+IN_ORDER = {"none (in order)": epf.in_order(), "stop-gradient, in order": epf.stop_gradient_resampling(epf.in_order())}
 
 
 def model_of(hyper):
@@ -50,6 +51,10 @@ def exact_log_evidence(hyper, y):
     return jax.nn.logsumexp(known + log_prior) + jnp.log(GRID[1] - GRID[0])
 
 
+def bootstrap(model, num, resample):
+    return epf.bootstrap_filter(model, num, resample=resample)
+
+
 def adapted(model, num, resample):
     return epf.bootstrap_filter(model, num, proposal=epf.fully_adapted(model), resample=resample)
 
@@ -65,13 +70,18 @@ def epf_by_mh(model, num, resample):
     )
 
 
+def storvik(model, num, resample):
+    return epf.storvik_filter(model, num, proposal=epf.bootstrap(), resample=resample)
+
+
 FILTERS = {
-    "bootstrap, phi known": (KNOWN, lambda m, n, r: epf.bootstrap_filter(m, n, resample=r)),
-    "fully adapted, phi known": (KNOWN, adapted),
-    "bootstrap by score, phi known": (KNOWN, by_score),
-    "SIR": (UNKNOWN, lambda m, n, r: epf.bootstrap_filter(m, n, resample=r)),
-    "Storvik, bootstrap": (UNKNOWN, lambda m, n, r: epf.storvik_filter(m, n, proposal=epf.bootstrap(), resample=r)),
-    "EPF Taylor 1, bootstrap, 1 MH": (UNKNOWN, epf_by_mh),
+    "bootstrap, phi known": (KNOWN, bootstrap, RESAMPLERS | TRANSPORT),
+    "fully adapted, phi known": (KNOWN, adapted, RESAMPLERS),
+    "bootstrap by score, phi known": (KNOWN, by_score, RESAMPLERS),
+    "SIR": (UNKNOWN, bootstrap, RESAMPLERS),
+    "Storvik, bootstrap": (UNKNOWN, storvik, RESAMPLERS),
+    "EPF Taylor 1, bootstrap, 1 MH": (UNKNOWN, epf_by_mh, RESAMPLERS),
+    "node filter, 100 at each": (UNKNOWN, lambda m, n, r: epf.node_filter(m, n, resample=r), IN_ORDER),
 }
 
 
@@ -100,11 +110,9 @@ def main():
     with jax.enable_x64(True):
         _, y = epf.simulate(jax.random.key(0), model_of(KNOWN), {}, NUM_STEPS)
         rows = []
-        for label, (hyper, build) in FILTERS.items():
+        for label, (hyper, build, resamplers) in FILTERS.items():
             wanted = jax.grad(exact_log_evidence)(hyper, y)
-            for name, resample in RESAMPLERS.items():
-                if name == "transport" and label != "bootstrap, phi known":
-                    continue  # O(N^2) a step: shown once
+            for name, resample in resamplers.items():
                 runs = NUM_RUNS // 10 if name == "transport" else NUM_RUNS
                 for parameter, (mean, error, plain, sd) in estimates(build, hyper, resample, y, runs).items():
                     rows.append({

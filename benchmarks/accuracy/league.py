@@ -167,6 +167,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(CONTESTS), default=list(CONTESTS))
     parser.add_argument("--methods", nargs="+", choices=list(BY_LABEL), default=list(BY_LABEL))
+    parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
     given = parser.parse_args(arguments)
@@ -176,6 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     tasks = [
         Task(name, label, budget, given.series)
         for budget in reversed(BUDGETS)  # the longest first: the pool ends together
+        if budget in given.budgets
         for label in given.methods
         for name in given.models
     ]

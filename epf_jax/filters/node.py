@@ -130,7 +130,8 @@ def node_filter(
 
     def init(key):
         key_inner, key_report = jax.random.split(key)
-        centre, axes = coordinates.centre, jnp.diag(PRIOR_REACH * coordinates.scale)
+        # The prior enters by its density at the nodes: they would only add noise, if they moved with it in a gradient.
+        centre, axes = jax.lax.stop_gradient((coordinates.centre, jnp.diag(PRIOR_REACH * coordinates.scale)))
 
         def start_node(z):
             theta = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_inner, *leaf.shape)), coordinates.to_theta(z))

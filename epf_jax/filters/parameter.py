@@ -46,6 +46,7 @@ from epf_jax.statistics import (
     chebyshev,
     conjugate,
     conjugate_blocks,
+    has_conjugate_noise,
     taylor,
     why_not_conjugate,
     with_sampler,
@@ -76,8 +77,10 @@ def extended_parameter_filter(
     What is not given is chosen for the model, by these rules, the first that fits:
 
     - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
+      `conjugate_blocks`, exact, where a variance, a covariance or the regimes' probabilities have a conjugate prior
+      and everything else fits it (not inside `jax.jit`, where a model's numbers are not there to check this on);
       `chebyshev` for one to three parameters; `taylor` of order 2 for more.
-    - sampler: that of the statistic. With neither given, the exact draw for `conjugate`; one population-scaled
+    - sampler: that of the statistic. With neither given, the exact draws of the first two; one population-scaled
       random-walk step for one parameter, four for more, whose chains mix more slowly.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
@@ -255,6 +258,11 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     inspectable = model.shapes.problem is None
     if inspectable and not why_not_conjugate(model):
         return conjugate(model)
+    if inspectable and has_conjugate_noise(model):
+        try:
+            return conjugate_blocks(model)
+        except NotConjugateError:
+            pass  # what the error would ask for comes next
     sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=sampler)

@@ -5,7 +5,7 @@ from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_pat
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
 from epf_jax.statistics.conjugate_blocks import conjugate_blocks
-from epf_jax.statistics.families import NotConjugateError
+from epf_jax.statistics.families import NotConjugateError, has_conjugate_noise
 from epf_jax.statistics.frozen import frozen
 from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
@@ -20,6 +20,7 @@ __all__ = [
     "conjugate_blocks",
     "from_log_target",
     "frozen",
+    "has_conjugate_noise",
     "scale_mixture",
     "separable",
     "statistic_of_path",

@@ -69,6 +69,14 @@ def prior_leaves(model: Any) -> list[Leaf]:
     ]
 
 
+def has_conjugate_noise(model: Any) -> bool:
+    """Whether the prior has a variance, a covariance or probabilities in it, and nothing but conjugate families."""
+    try:
+        return any(leaf.family is not COEFFICIENTS for leaf in prior_leaves(model))
+    except NotConjugateError:
+        return False
+
+
 def family_of(name: str, prior: Any) -> Family:
     """The conjugate family that a prior belongs to."""
     base = base_distribution(prior)
