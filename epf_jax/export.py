@@ -9,17 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
+from epf_jax.data import Series
 from epf_jax.results import Results, check_is_results, component_names, named_leaves, times
+from epf_jax.times import axis_of
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
 _STATE = "x"  # what the state is called; a parameter of that name is refused
 
 
-def to_pandas(results: Results, *, states: bool = False) -> Any:
+def to_pandas(results: Results, series: Series | None = None, *, states: bool = False) -> Any:
     """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
 
     Args:
         results: of `epf.run`, or of `epf.replicate`, whose runs are then counted in a column `run`.
+        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
         states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
 
     Returns:
@@ -28,6 +31,7 @@ def to_pandas(results: Results, *, states: bool = False) -> Any:
     pandas = _library("pandas")
     check_is_results(results)
     t, runs = times(results), results.ess.shape[:-1]
+    stamps = {} if series is None else {"time": _stamps(results, series)}
     levels = [f"{100 * float(level):g}%" for level in np.asarray(results.levels)]
     lead = len(runs) + 1
     tables = []
@@ -39,19 +43,22 @@ def to_pandas(results: Results, *, states: bool = False) -> Any:
             columns: dict[str, Any] = {}
             if runs:
                 columns["run"] = np.repeat(np.arange(runs[0]), len(t))
-            columns |= {"t": np.tile(t, runs[0] if runs else 1), "parameter": component}
+            along = {"t": t, **stamps}
+            columns |= {name: np.tile(values, runs[0] if runs else 1) for name, values in along.items()}
+            columns["parameter"] = component
             columns |= {"mean": flat[0][..., j].ravel(), "sd": flat[1][..., j].ravel()}
             columns |= {level: bands[..., j, k].ravel() for k, level in enumerate(levels)}
             tables.append(pandas.DataFrame(columns))
-    empty = pandas.DataFrame(columns=["t", "parameter", "mean", "sd", *levels])
+    empty = pandas.DataFrame(columns=["t", *stamps, "parameter", "mean", "sd", *levels])
     return pandas.concat(tables, ignore_index=True) if tables else empty
 
 
-def to_xarray(results: Results) -> Any:
+def to_xarray(results: Results, series: Series | None = None) -> Any:
     """An `xarray.Dataset` of everything over time, ready for `to_netcdf(path, engine="h5netcdf")`.
 
     Args:
         results: of `epf.run`, or of `epf.replicate`, which adds the dimension `run`.
+        series: what `epf.from_table` gave, whose time stamps then are the coordinate `time` along `t`.
 
     Returns:
         For every parameter, and for the state x, the variables `name_mean`, `name_sd` and `name_quantile`, over `t`
@@ -71,6 +78,8 @@ def to_xarray(results: Results) -> Any:
         pit = np.asarray(results.diagnostics.pit)
         variables["pit"] = ((*lead, *(f"y_dim_{i}" for i in range(pit.ndim - len(lead)))), pit)
     coordinates: dict[str, Any] = {"t": times(results), "level": np.asarray(results.levels)}
+    if series is not None:
+        coordinates["time"] = ("t", _stamps(results, series))
     if "run" in lead:
         coordinates["run"] = np.arange(results.ess.shape[0])
     from epf_jax import __version__
@@ -115,6 +124,16 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
+
+
+def _stamps(results: Results, series: Any) -> np.ndarray:
+    if getattr(series, "times", None) is None:
+        raise ValueError(
+            f"series: expected what epf.from_table(table, ..., time='date') gave, with its time stamps, got {series!r}."
+        )
+    if len(series.times) != results.ess.shape[-1]:
+        raise ValueError(f"series: expected the {results.ess.shape[-1]} observations of the run, got {series!r}.")
+    return axis_of(series.times)
 
 
 def _picks(rng: np.random.Generator, log_weights: np.ndarray) -> np.ndarray:

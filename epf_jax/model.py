@@ -248,6 +248,7 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
     try:
         value = jax.eval_shape(draw, arguments)
     except Exception as error:
+        _check_names(name, error, *arguments)
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
         raise CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
@@ -261,6 +262,15 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
     return value
+
+
+def _check_names(name: str, error: Exception, theta: Any, *others: Any) -> None:
+    """Refuse a name that theta does not have, where nothing else could have been asked for it."""
+    if isinstance(error, KeyError) and isinstance(theta, dict) and not any(isinstance(a, dict) for a in others):
+        raise ValueError(
+            f"{name}: it asked for {error}, and the prior has {', '.join(map(repr, theta)) or 'nothing'}. Write the "
+            "name in both places alike."
+        ) from error
 
 
 def _in_words(value: Any) -> str:

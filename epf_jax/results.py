@@ -151,17 +151,17 @@ class Results(NamedTuple):
 
         return plot_overview(self, y, **options)
 
-    def to_pandas(self, *, states: bool = False) -> Any:
+    def to_pandas(self, series: Any = None, *, states: bool = False) -> Any:
         """A tidy `pandas.DataFrame`: see `epf_jax.export.to_pandas`."""
         from epf_jax.export import to_pandas
 
-        return to_pandas(self, states=states)
+        return to_pandas(self, series, states=states)
 
-    def to_xarray(self) -> Any:
+    def to_xarray(self, series: Any = None) -> Any:
         """An `xarray.Dataset` of everything over time: see `epf_jax.export.to_xarray`."""
         from epf_jax.export import to_xarray
 
-        return to_xarray(self)
+        return to_xarray(self, series)
 
     def to_arviz(self, y: Any = None, *, seed: int = 0) -> Any:
         """The last posterior as equally weighted draws for ArviZ: see `epf_jax.export.to_arviz`."""

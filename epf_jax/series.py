@@ -17,7 +17,7 @@ from epf_jax.tables import is_table
 
 def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
-    y = observations(y, filter_)
+    y = _none_is_missing(observations(y, filter_))
     y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
     if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
         raise TypeError(
@@ -38,6 +38,13 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
         _check_values(np.asarray(y), filter_)
     return y
+
+
+def _none_is_missing(y: Any) -> Any:
+    """A list of numbers in which None stands for a missing one, as NaN; anything else as it is."""
+    if not isinstance(y, list | tuple) or not any(value is None for value in y):
+        return y
+    return [np.nan if value is None else value for value in y]
 
 
 def _check_values(y: np.ndarray, filter_: Filter) -> None:

@@ -41,6 +41,12 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
     return np.concatenate([[_first_step(values[0], steps, name, scale, start)], steps])
 
 
+def axis_of(stamps: Any) -> np.ndarray:
+    """The stamps as numbers, or as NumPy's dates, for a picture's axis or a table's column."""
+    values, dated = _values(list(stamps), "time", lambda i: f"row {i}")
+    return values.astype("datetime64[ns]") if dated else values
+
+
 def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: Any) -> float:
     if start is None:
         if not len(steps):

@@ -111,12 +111,23 @@ def test_a_transition_that_changes_the_states_shape_is_refused():
         build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * jnp.ones(2), 1.0))
 
 
+def test_none_in_a_list_is_a_missing_value():
+    by_none, by_nan = (epf.run(KEY, filter_(), [0.1, gap, 0.3]).log_evidence for gap in (None, np.nan))
+    np.testing.assert_array_equal(by_none, by_nan)
+
+
+def test_a_name_that_the_prior_does_not_have_is_reported_with_those_that_it_has():
+    for part in ("initial", "transition", "observation"):
+        with pytest.raises(ValueError, match=rf"^{part}: it asked for 'rho', and the prior has 'phi'\."):
+            build(**{part: lambda theta, *others: dist.Normal(theta["rho"], 1.0)})
+
+
 def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
-    with pytest.raises(ValueError, match=r"^initial: calling it .*KeyError: 'rho'.*initial\(theta\)"):
-        build(initial=lambda theta: dist.Normal(theta["rho"], 1.0))
+    with pytest.raises(ValueError, match=r"^initial: calling it .*AttributeError: .*'rho'.*initial\(theta\)"):
+        build(initial=lambda theta: dist.Normal(theta.rho, 1.0))
     # A transition may fail for want of inputs, so it is left to the first run, which knows them.
-    broken = build(transition=lambda theta, x, u: dist.Normal(theta["rho"] * x, 1.0))
-    with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'rho'.*transition\(theta, x_prev, u\)"):
+    broken = build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * u["dt"], 1.0))
+    with pytest.raises(ValueError, match=r"^transition: calling it .*string indexing.*transition\(theta, x_prev, u\)"):
         epf.run(KEY, broken, Y)
 
 
@@ -505,7 +516,7 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
 @refuses(
     (r"^y: expected numbers, got \['low', 'high'\]\. Give an array", lambda: epf.run(KEY, filter_(), ["low", "high"])),
     (r"^y: expected numbers, got array\(\['low'", lambda: epf.run(KEY, filter_(), np.array(["low", "high"]))),
-    (r"^y: expected numbers, got \[0\.1, None\]\..*NaN where a value", lambda: epf.run(KEY, filter_(), [0.1, None])),
+    (r"^y: expected numbers, got \[0\.1, '-'\]\..*NaN where a value", lambda: epf.run(KEY, filter_(), [0.1, "-"])),
     (r"^y: expected real numbers, got dtype complex64", lambda: epf.run(KEY, filter_(), jnp.array([1.0 + 2.0j]))),
     (r"^y: expected real numbers, got dtype bool", lambda: epf.run(KEY, filter_(), jnp.array([True, False]))),
     (r"^inputs: expected numbers, got 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),

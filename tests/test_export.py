@@ -44,6 +44,21 @@ def test_the_table_has_a_row_for_every_time_and_parameter(one):
     assert one.to_pandas(states=True)["parameter"].unique().tolist() == ["phi", "x"]
 
 
+def dated(num):
+    days = [f"2024-01-{day + 1:02d}" for day in range(num)]
+    return epf.from_table({"date": days, "price": np.asarray(Y)[:num]}, "price", time="date", unit="days")
+
+
+def test_time_stamps_stand_beside_the_steps(one, three):
+    assert list(one.to_pandas(dated(T))["time"].astype(str)[:2]) == ["2024-01-01", "2024-01-02"]
+    assert len(three.to_pandas(dated(T))) == 3 * T
+    assert str(one.to_xarray(dated(T))["time"].values[-1])[:10] == f"2024-01-{T}"
+    with pytest.raises(ValueError, match=f"series: expected the {T} observations of the run, got <Series of 5"):
+        one.to_pandas(dated(5))
+    with pytest.raises(ValueError, match="series: expected what epf.from_table"):
+        one.to_xarray(np.asarray(Y))
+
+
 def test_vectors_get_a_row_for_each_component(vectors):
     table = vectors.to_pandas(states=True)
     assert table["parameter"].unique().tolist() == ["theta[0]", "theta[1]", "x[0]", "x[1]"]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
+import numpy as np
 import pytest
 
 mpl.use("Agg")
@@ -53,6 +54,20 @@ def test_a_run_without_quantiles_cannot_be_plotted():
     results = epf.run(jax.random.key(1), epf.liu_west_filter(model, 20), jnp.zeros(3), levels=())
     with pytest.raises(ValueError, match="levels"):
         plot_theta(results)
+
+
+def test_a_tables_names_and_dates_are_shown_and_missing_observations_leave_gaps():
+    days = [f"2024-01-{day + 1:02d}" for day in range(10)]
+    prices = np.where(np.arange(10) == 4, np.nan, np.linspace(0.0, 1.0, 10))
+    series = epf.from_table({"date": days, "price": prices}, "price", time="date", unit="days")
+    results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 20), series, diagnostics=True)
+    for figure in (results.plot(series), plot_predictive(results, series), plot_theta(results, series)):
+        assert "time" in [ax.get_xlabel() for ax in figure.axes]
+    assert [ax.get_ylabel() for ax in plot_states(results, series, on_state=False).axes] == ["price", "x"]
+    dates, scores = plot_diagnostics(results, series).axes[2].lines[0].get_data()
+    assert str(dates[-1])[:10] == "2024-01-10"
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [4]
+    assert plot_health(results, series).axes[-1].get_xlabel() == "time"
 
 
 TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}

@@ -63,7 +63,7 @@ def compare_command(
     """
     keep_compiled_programs()
     with refusals():
-        outputs.prepare(output)
+        outputs.prepare(output / "compare.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
         filters, refused = _filters(model, names_in(methods), particles, series)
         kept = None if checkpoint is None else check_path(checkpoint)
@@ -78,7 +78,7 @@ def compare_command(
         facts = [f"{len(series.y)} observations of {', '.join(series.columns)} in {data}; seed {seed}."]
         facts += [f"{name}: {repr(filter_).strip('<>')}." for name, filter_ in filters.items()]
         title = f"{model} on {data.name}: {len(found)} methods"
-        page = outputs.write_page(output / "compare.html", title, facts, warned, tables, look.comparison(found))
+        page = outputs.write_page(output / "compare.html", title, facts, warned, tables, look.comparison(found, series))
     console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
 
 
@@ -132,8 +132,8 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
                 "log-evidence": f"{float(results.log_evidence[-1]):.3f}",
                 "log score": written(each.mean()),
                 "later half": written(each[len(each) // 2 :].mean()),
-                "less the best's": "best" if name == best else f"{less.mean():+.2g} +- {error:.1g}",
-                "smallest ESS": written(np.min(results.ess)),
+                "to the best": "best" if name == best else f"{less.mean():+.1g} ± {error:.1g}",
+                "least ESS": written(np.min(results.ess)),
                 "seconds": f"{seconds[name]:.1f}",
             }
         )

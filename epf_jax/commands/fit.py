@@ -65,7 +65,7 @@ def fit_command(
     """
     keep_compiled_programs()
     with refusals():
-        outputs.prepare(output)
+        outputs.prepare(output / "fit.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
         filter_ = build(model, method, particles, example_row(series), len(series.y))
         kept = None if checkpoint is None else check_path(checkpoint)

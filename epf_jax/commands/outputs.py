@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from epf_jax.commands.shared import note
 from epf_jax.data import Series
 from epf_jax.files import write_atomically
 from epf_jax.machine import machine
@@ -14,7 +15,7 @@ from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
 from epf_jax.results import Results, log_scores, scalars
 
 
-def prepare(output: pathlib.Path) -> None:
+def prepare(page: pathlib.Path) -> None:
     """Refuse now what would fail once all the work is done: a folder that cannot be made, a package that is missing."""
     try:
         import h5netcdf  # noqa: F401
@@ -24,10 +25,13 @@ def prepare(output: pathlib.Path) -> None:
     except ImportError as error:
         raise ImportError(f'{error}: pip install "epf_jax[cli]". Nothing was computed.') from error
     mpl.use("Agg")
+    if page.exists():
+        note(f"{page} is there already; it is replaced, with its figures and numbers, when this run ends.")
+    figures = page.parent / "figures"
     try:
-        (output / "figures").mkdir(parents=True, exist_ok=True)
+        figures.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--output: cannot make {output / 'figures'} ({error.strerror or error}).") from error
+        raise ValueError(f"--output: cannot make {figures} ({error.strerror or error}).") from error
 
 
 def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]:

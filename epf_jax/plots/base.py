@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves
+from epf_jax.data import Series
+from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves, times
+from epf_jax.times import axis_of
 
 FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
 MOST_PANELS = 8
+ALONG = "observations t"
 TRUE = "value that made the data"
 
 
@@ -67,12 +70,38 @@ def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> l
     return [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
 
 
-def observations(y: Any, num: int) -> np.ndarray:
-    """The data as an array with a row for each step."""
-    values = np.asarray(y, float)
-    if values.ndim == 0 or len(values) != num:
-        raise ValueError(f"y: expected the {num} observations of the run, got shape {values.shape}.")
-    return values
+class Shown(NamedTuple):
+    """What lies along the time axis of a run's pictures, and the data that were filtered.
+
+    Attributes:
+        t: the time of each step: its number, or the stamp that came with the data.
+        along: what the axis is called.
+        y: the observations, or None.
+        names: of their components.
+    """
+
+    t: np.ndarray
+    along: str
+    y: np.ndarray | None
+    names: list[str]
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The observations, a column for each component; none where there are none."""
+        return np.zeros((len(self.t), 0)) if self.y is None else self.y.reshape(len(self.t), -1)
+
+
+def shown(results: Results, y: Any) -> Shown:
+    """The axis and the data of a run; `y` is an array, a `Series` with its names and stamps, or None."""
+    t = times(results)
+    if y is None:
+        return Shown(t, ALONG, None, [])
+    stamps = y.times if isinstance(y, Series) else None
+    values = np.asarray(y.y if isinstance(y, Series) else y, float)
+    if values.ndim == 0 or len(values) != len(t):
+        raise ValueError(f"y: expected the {len(t)} observations of the run, got shape {values.shape}.")
+    names = list(y.columns) if isinstance(y, Series) else component_names("y", values.shape[1:])
+    return Shown(t, ALONG, values, names) if stamps is None else Shown(axis_of(stamps), "time", values, names)
 
 
 def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = "filter", color: str = FILTER) -> None:
@@ -102,9 +131,9 @@ def draw_posterior(
     ax.plot(t, mean, color=color, linewidth=2.2, label=f"{label}: mean")
 
 
-def draw_reference(ax: Any, mean: Any, low: Any, high: Any, *, label: str) -> None:
+def draw_reference(ax: Any, mean: Any, low: Any, high: Any, *, label: str, t: Any = None) -> None:
     """The exact posterior over time on one panel, dashed: its mean and the ends of its band."""
-    t = np.arange(1, len(mean) + 1)
+    t = np.arange(1, len(mean) + 1) if t is None else t
     for curve, width in ((mean, 1.5), (low, 1.0), (high, 1.0)):
         ax.plot(t, curve, color=EXACT, linewidth=width, linestyle=(0, (4, 2)), label=label if curve is mean else None)
 

@@ -16,11 +16,11 @@ from epf_jax.plots.base import (
     finish,
     finished,
     legend,
-    observations,
     pyplot,
+    shown,
 )
 from epf_jax.plots.over_time import draw_descent
-from epf_jax.results import Results, check_one_run, coordinate_names, times
+from epf_jax.results import Results, check_one_run, coordinate_names
 
 
 def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> Any:
@@ -32,7 +32,7 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
 
     Args:
         results: a run with `diagnostics=True`.
-        y: the observations.
+        y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
         title: of the figure.
 
     Returns:
@@ -41,35 +41,34 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
     check_one_run(results, "plot_predictive")
     recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
-    t = times(results)
+    of = shown(results, y)
     predicted = curves(recorded.y, "y")[:MOST_PANELS]
-    data = observations(y, len(t)).reshape(len(t), -1)
-    pit = np.asarray(recorded.pit).reshape(len(t), -1)
+    pit = np.asarray(recorded.pit).reshape(len(of.t), -1)
     num = len(predicted)
     figure, axes = pyplot().subplots(
         num, 3, figsize=(13, 0.8 + 2.8 * num), width_ratios=(2.2, 1, 1.3), squeeze=False, layout="constrained"
     )
-    for row, curve, values, u in zip(axes, predicted, data.T, pit.T, strict=False):
-        draw_predicted(row[0], results, curve, values)
+    for row, curve, name, values, u in zip(axes, predicted, of.names, of.columns.T, pit.T, strict=False):
+        draw_predicted(row[0], of.t, results, curve._replace(name=name), values)
         draw_pit(row[1], u)
-        row[2].plot(t, u, ".", color=FILTER, markersize=3, alpha=0.6)
+        row[2].plot(of.t, u, ".", color=FILTER, markersize=3, alpha=0.6)
         row[2].set(ylim=(0, 1), ylabel="PIT")
         for ax in row:
             finish(ax)
     legend(axes[0, 0])
-    axes[-1, 0].set_xlabel("observations t")
+    axes[-1, 0].set_xlabel(of.along)
     axes[-1, 1].set_xlabel("PIT")
-    axes[-1, 2].set_xlabel("observations t")
+    axes[-1, 2].set_xlabel(of.along)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
 
-def draw_predicted(ax: Any, results: Results, curve: Any, y: np.ndarray | None) -> None:
+def draw_predicted(ax: Any, t: np.ndarray, results: Results, curve: Any, y: np.ndarray | None) -> None:
     """The one-step-ahead predictive distribution of one component of y on one panel, with the data."""
-    draw_fan(ax, times(results), curve, results.levels, label="predicted")
+    draw_fan(ax, t, curve, results.levels, label="predicted")
     if y is not None:
-        draw_data(ax, times(results), y)
+        draw_data(ax, t, y)
     ax.set_ylabel(curve.name)
 
 
@@ -84,7 +83,7 @@ def draw_pit(ax: Any, u: np.ndarray) -> None:
     ax.set_ylabel("observations")
 
 
-def plot_health(results: Results, *, title: str | None = None) -> Any:
+def plot_health(results: Results, y: Any = None, *, title: str | None = None) -> Any:
     """A figure of what the statistic and the particles are worth over time.
 
     Share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out of the
@@ -92,22 +91,23 @@ def plot_health(results: Results, *, title: str | None = None) -> Any:
 
     Args:
         results: a run with `diagnostics=True`.
+        y: the data, for the time stamps along the axis where `epf.from_table` gave them.
         title: of the figure.
     """
     check_one_run(results, "plot_health")
-    t, recorded = times(results), check_recorded(results, "plot_health")
+    of, recorded = shown(results, y), check_recorded(results, "plot_health")
     figure, axes = column(3, 2.2)
     colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))
     for name, share, color in zip(coordinate_names(results), np.asarray(recorded.edge).T, colours, strict=True):
-        axes[0].plot(t, share, color=color, linewidth=1.2, label=name)
+        axes[0].plot(of.t, share, color=color, linewidth=1.2, label=name)
     axes[0].set_ylim(-0.002, max(0.05, 1.1 * float(np.max(recorded.edge, initial=0.0))))
     axes[0].set_ylabel("posterior share\nat the box's edge")
     if recorded.edge.shape[-1]:
         legend(axes[0])
-    axes[1].plot(t, np.cumsum(np.asarray(recorded.remainder)), color=FILTER, linewidth=1.4)
+    axes[1].plot(of.t, np.cumsum(np.asarray(recorded.remainder)), color=FILTER, linewidth=1.4)
     axes[1].axhline(0.0, color="#555555", linewidth=0.8)
     axes[1].set_ylabel("Taylor remainder so far\n(log-density)")
-    draw_descent(axes[2], results)
+    draw_descent(axes[2], of.t, results)
     for ax in axes:
         finish(ax)
-    return finished(figure, axes, "observations t", title)
+    return finished(figure, axes, of.along, title)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from epf_jax.data import Series
 from epf_jax.plots.base import (
     DATA,
     MOST_PANELS,
@@ -46,14 +47,15 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
         if came is not None:
             ax.plot(t, came[:, j], "o", color="black", markersize=4, fillstyle="none", label="what came")
         ax.axvline(t[0] - 0.5, color="#888888", linewidth=0.8)
-        ax.set_ylabel(curve.name)
+        ax.set_ylabel(y.columns[j] if isinstance(y, Series) else curve.name)
         finish(ax)
     legend(axes[0])
     return finished(figure, axes, "observations t", title)
 
 
 def _rows(name: str, values: Any, forecast: Any) -> np.ndarray:
-    rows, expected = np.asarray(values, float), np.shape(forecast.y.mean)[1:]
+    rows = np.asarray(values.y if isinstance(values, Series) else values, float)
+    expected = np.shape(forecast.y.mean)[1:]
     if rows.ndim == 0 or rows.shape[1:] != expected:
         raise ValueError(f"{name}: expected observations of shape {expected} along time, got shape {rows.shape}.")
     return rows.reshape(len(rows), -1)

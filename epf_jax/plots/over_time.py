@@ -20,14 +20,15 @@ from epf_jax.plots.base import (
     finish,
     finished,
     legend,
-    observations,
+    shown,
     true_values,
 )
-from epf_jax.results import Results, check_one_run, component_names, log_scores, times
+from epf_jax.results import Results, check_one_run, log_scores
 
 
 def plot_theta(
     results: Results,
+    y: Any = None,
     *,
     exact: GridPosterior | None = None,
     truth: Any = None,
@@ -38,6 +39,7 @@ def plot_theta(
 
     Args:
         results: a run that kept its quantiles.
+        y: the data, for the time stamps along the axis where `epf.from_table` gave them.
         exact: the exact posterior at the same times.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
@@ -51,19 +53,19 @@ def plot_theta(
     found = curves(results.theta, "theta")
     if not found:
         raise ValueError("results: the model's prior is empty, so there are no parameters to plot; see plot_states.")
-    truths = true_values(truth, results.theta.mean)
+    truths, of = true_values(truth, results.theta.mean), shown(results, y)
     references: list[Any] = [None] * len(found) if exact is None else _exact_series(exact, results.levels)
     figure, axes = column(len(found), 3.2 if len(found) < 3 else 2.2)
     for ax, curve, reference, value in zip(axes, found, references, truths, strict=True):
-        draw_fan(ax, times(results), curve, results.levels, label=labels[0])
+        draw_fan(ax, of.t, curve, results.levels, label=labels[0])
         if reference is not None:
-            draw_reference(ax, *reference, label=f"{labels[1]}: mean, {_coverage(results)} band")
+            draw_reference(ax, *reference, label=f"{labels[1]}: mean, {_coverage(results)} band", t=of.t)
         if value is not None:
             draw_truth(ax, value)
         ax.set_ylabel(curve.name)
         finish(ax)
     legend(axes[0])
-    return finished(figure, axes, "observations t", title)
+    return finished(figure, axes, of.along, title)
 
 
 def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title: str | None = None) -> Any:
@@ -71,7 +73,7 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
 
     Args:
         results: a run that kept its quantiles.
-        y: the observations.
+        y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
         on_state: whether observations shaped like the state are drawn on the states' panels, as where y is x in noise;
             otherwise they have panels of their own, above.
         title: of the figure.
@@ -81,64 +83,66 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
     """
     check_one_run(results, "plot_states")
     check_levels_kept(results)
-    found, t = curves(results.x, "x")[:MOST_PANELS], times(results)
-    data = np.zeros((len(t), 0)) if y is None else observations(y, len(t))
-    named = list(zip(component_names("y", data.shape[1:]), data.reshape(len(t), -1).T, strict=True))[:MOST_PANELS]
-    shared = on_state and data.shape[1:] == results.x.mean.shape[1:]
+    found, of = curves(results.x, "x")[:MOST_PANELS], shown(results, y)
+    named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
+    shared = on_state and of.y is not None and of.y.shape[1:] == results.x.mean.shape[1:]
     above = [] if shared else named
     figure, axes = column(len(above) + len(found), 2.4)
     for ax, (name, values) in zip(axes, above, strict=False):
-        draw_data(ax, t, values)
+        draw_data(ax, of.t, values)
         ax.set_ylabel(name)
     for j, (ax, curve) in enumerate(zip(axes[len(above) :], found, strict=True)):
-        draw_state(ax, results, curve, named[j][1] if shared else None)
+        draw_state(ax, of.t, results, curve, named[j][1] if shared else None)
     for ax in axes:
         finish(ax)
     legend(axes[len(above)])
-    return finished(figure, axes, "observations t", title)
+    return finished(figure, axes, of.along, title)
 
 
-def draw_state(ax: Any, results: Results, curve: Any, y: Any = None) -> None:
+def draw_state(ax: Any, t: np.ndarray, results: Results, curve: Any, y: Any = None) -> None:
     """One component of the filtered state on one panel, with the data if they are given."""
-    draw_fan(ax, times(results), curve, results.levels)
+    draw_fan(ax, t, curve, results.levels)
     if y is not None:
-        draw_data(ax, times(results), y)
+        draw_data(ax, t, y)
     ax.set_ylabel(curve.name)
 
 
-def plot_diagnostics(results: Results, *, title: str | None = None) -> Any:
+def plot_diagnostics(results: Results, y: Any = None, *, title: str | None = None) -> Any:
     """A figure of the records of a run: effective sample size, acceptance of theta's moves, evidence, descent.
 
-    The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`.
+    The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`. With the data y,
+    missing observations leave gaps in the evidence, and the time stamps of `epf.from_table` are along the axis.
     """
     check_one_run(results, "plot_diagnostics")
-    num, t = results.final.log_weights.shape[-1], times(results)
+    num, of = results.final.log_weights.shape[-1], shown(results, y)
+    scores = log_scores(results)
+    if of.y is not None:
+        scores = np.where(np.isnan(of.columns).all(axis=1), np.nan, scores)
     panels: list[tuple[str, Any, Any]] = [
         (f"effective sample size\n(of {num})", results.ess, (0, 1.02 * num)),
         ("acceptance of\ntheta's moves", results.acceptance, (0, 1.02)),
-        ("log p(y_t | y_1:t-1)", log_scores(results), None),
+        ("log p(y_t | y_1:t-1)", scores, None),
     ]
     recorded = results.history is not None or results.diagnostics is not None
     figure, axes = column(len(panels) + recorded, 1.9)
     for ax, (label, values, limits) in zip(axes, panels, strict=False):
         values = np.asarray(values)
         alone = "." if np.isnan(values).any() else None  # a value between two gaps makes no line
-        ax.plot(t, values, color=FILTER, linewidth=1.0, marker=alone, markersize=3)
+        ax.plot(of.t, values, color=FILTER, linewidth=1.0, marker=alone, markersize=3)
         ax.set_ylim(limits)
         ax.set_ylabel(label)
     if recorded:
-        draw_descent(axes[-1], results)
+        draw_descent(axes[-1], of.t, results)
     for ax in axes:
         finish(ax)
-    return finished(figure, axes, "observations t", title)
+    return finished(figure, axes, of.along, title)
 
 
-def draw_descent(ax: Any, results: Results, *, brief: bool = False) -> None:
+def draw_descent(ax: Any, t: np.ndarray, results: Results, *, brief: bool = False) -> None:
     """How many particles have descendants: parents of the next generation, founders, ancestors of the last."""
     names = ("parents", "founders", "ancestors of the last")
     if not brief:
         names = ("parents of each generation", "founders left (counted anew when one is)", f"{names[2]} generation")
-    t = times(results)
     if results.diagnostics is not None:
         parents, founders = (np.asarray(a) for a in (results.diagnostics.num_parents, results.diagnostics.num_founders))
         ax.plot(t, parents, color=FILTER, linewidth=0.8, alpha=0.6, label=names[0])

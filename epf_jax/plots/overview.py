@@ -8,19 +8,20 @@ from epf_jax.plots.base import (
     FILTER,
     MOST_PANELS,
     TRUE,
+    Shown,
     check_levels_kept,
     curves,
     draw_fan,
     draw_truth,
     finish,
     legend,
-    observations,
     pyplot,
+    shown,
     true_values,
 )
 from epf_jax.plots.checks import draw_pit, draw_predicted
 from epf_jax.plots.over_time import draw_descent, draw_state
-from epf_jax.results import Results, check_one_run, times
+from epf_jax.results import Results, check_one_run
 
 
 def plot_overview(
@@ -31,8 +32,8 @@ def plot_overview(
     Args:
         results: a run that kept its quantiles. With `diagnostics=True` the predictive check and the particles' descent
             have their place, too.
-        y: the observations: drawn in their one-step-ahead predictive band if it was recorded, otherwise on the state
-            if they are shaped like it.
+        y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown: drawn in
+            their one-step-ahead predictive band if it was recorded, otherwise on the state if they are shaped like it.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
         truth_label: how the legend names `truth`, where it is another estimate.
@@ -42,59 +43,59 @@ def plot_overview(
     """
     check_one_run(results, "plot")
     check_levels_kept(results)
-    t = times(results)
     parameters = list(zip(curves(results.theta, "theta"), true_values(truth, results.theta.mean), strict=True))
-    data = None if y is None else observations(y, len(t))
+    of = shown(results, y)
     figure = pyplot().figure(figsize=(13, 7.5 if len(parameters) < 5 else 1.6 * len(parameters)), layout="constrained")
     left, right = figure.subfigures(1, 2)
     if not parameters:
         left.text(0.5, 0.5, "theta is known", ha="center", color=FILTER)
     else:
         axes = left.subplots(min(len(parameters), MOST_PANELS), 1, sharex=True, squeeze=False)[:, 0]
-        _draw_parameters(axes, results, parameters, truth_label)
-    _draw_right(right, results, data)
+        _draw_parameters(axes, of, results, parameters, truth_label)
+    _draw_right(right, of, results)
     if title:
         figure.suptitle(title, x=0.02, ha="left", fontsize=12)
     return figure
 
 
-def _draw_parameters(axes: Any, results: Results, parameters: Any, truth_label: str) -> None:
+def _draw_parameters(axes: Any, of: Shown, results: Results, parameters: Any, truth_label: str) -> None:
     for ax, (curve, value) in zip(axes, parameters, strict=False):
-        draw_fan(ax, times(results), curve, results.levels)
+        draw_fan(ax, of.t, curve, results.levels)
         if value is not None:
             draw_truth(ax, value, truth_label)
         ax.set_ylabel(curve.name)
         finish(ax)
-    axes[-1].set_xlabel("observations t")
+    axes[-1].set_xlabel(of.along)
     if len(parameters) > len(axes):
         axes[0].set_title(f"the first {len(axes)} of {len(parameters)} parameters", loc="left", fontsize=10)
     legend(axes[0])
 
 
-def _draw_right(figure: Any, results: Results, data: np.ndarray | None) -> None:
+def _draw_right(figure: Any, of: Shown, results: Results) -> None:
     """State, data, effective sample size, and what was recorded besides."""
-    recorded, t = results.diagnostics, times(results)
+    recorded = results.diagnostics
     state, num = curves(results.x, "x")[0], results.final.log_weights.shape[-1]
-    first = None if data is None else data.reshape(len(data), -1)[:, 0]
-    shaped_alike = data is not None and data.shape[1:] == results.x.mean.shape[1:]
+    first = None if of.y is None else of.columns[:, 0]
+    shaped_alike = of.y is not None and of.y.shape[1:] == results.x.mean.shape[1:]
     if recorded is None:
         axes = list(figure.subplots(2, 1, sharex=True))
-        draw_state(axes[0], results, state, first if shaped_alike else None)
+        draw_state(axes[0], of.t, results, state, first if shaped_alike else None)
     else:
         grid = figure.add_gridspec(4, 2)
         axes = [figure.add_subplot(grid[i, :]) for i in range(3)]
         axes += [figure.add_subplot(grid[3, 0]), figure.add_subplot(grid[3, 1])]
-        draw_predicted(axes[0], results, curves(recorded.y, "y")[0], first)
-        draw_state(axes[1], results, state)
-        draw_descent(axes[3], results, brief=True)
+        predicted = curves(recorded.y, "y")[0]
+        draw_predicted(axes[0], of.t, results, predicted._replace(name=(of.names or [predicted.name])[0]), first)
+        draw_state(axes[1], of.t, results, state)
+        draw_descent(axes[3], of.t, results, brief=True)
         for ax in axes[:2]:
             ax.tick_params(labelbottom=False)
-        axes[3].set_xlabel("observations t")
-        draw_pit(axes[4], np.asarray(recorded.pit).reshape(len(t), -1)[:, 0])
+        axes[3].set_xlabel(of.along)
+        draw_pit(axes[4], np.asarray(recorded.pit).reshape(len(of.t), -1)[:, 0])
         axes[4].set_xlabel("PIT of y, one step ahead")
     ess = axes[1 if recorded is None else 2]
-    ess.plot(t, np.asarray(results.ess), color=FILTER, linewidth=1.0)
-    ess.set(ylim=(0, 1.02 * num), ylabel=f"ESS (of {num})", xlabel="observations t")
+    ess.plot(of.t, np.asarray(results.ess), color=FILTER, linewidth=1.0)
+    ess.set(ylim=(0, 1.02 * num), ylabel=f"ESS (of {num})", xlabel=of.along)
     for ax in axes:
         finish(ax)
     legend(axes[0])
