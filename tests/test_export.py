@@ -55,7 +55,7 @@ def test_time_stamps_stand_beside_the_steps(one, three):
     assert str(one.to_xarray(dated(T))["time"].values[-1])[:10] == f"2024-01-{T}"
     with pytest.raises(ValueError, match=f"series: expected the {T} observations of the run, got <Series of 5"):
         one.to_pandas(dated(5))
-    with pytest.raises(ValueError, match="series: expected what epf.from_table"):
+    with pytest.raises(ValueError, match=r"series: expected what epf\.from_table"):
         one.to_xarray(np.asarray(Y))
 
 
