@@ -76,7 +76,7 @@ def _gpu() -> list[str]:
 
 
 def gradient() -> str:
-    """The stored gradients as Markdown: the one-theta-known filter, and the EPF whose theta moves by MH."""
+    """The stored gradients as Markdown: with theta known, of an EPF whose theta moves by MH, of the node filter."""
     stored = json.loads((RESULTS / "accuracy_gradients.json").read_text())
     size = stored["settings"]
     lines = [
@@ -88,7 +88,7 @@ def gradient() -> str:
     ]
     for row in stored["rows"]:
         literal = row["filter"].startswith("EPF") and row["gradient"] == "stop-gradient"
-        if row["filter"] == "bootstrap, phi known" or literal:
+        if row["filter"] == "bootstrap, phi known" or literal or row["filter"].startswith("node"):
             numbers = f"{row['exact']:.2f} | {row['E[grad Z] / E[Z]']:.2f} ({row['in errors']:+.1f}) | "
             numbers += f"{row['mean of grad log Z']:.2f} | {row['sd of one']:.2f}"
             lines.append(f"| {row['filter']} | {row['gradient']} | {row['of']} | {numbers} |")

@@ -193,9 +193,10 @@ def _until_flat(
     trace: list[Any] = []
     values: list[float] = []
     num_lost = lost_in_a_row = 0
-    with tqdm(total=num_steps, unit="step", desc="fitting", disable=not progress) as bar:
+    with tqdm(total=num_steps, unit="step", desc="compiling", disable=not progress) as bar:
         for i, (z, log_evidence, finite) in enumerate(itertools.islice(ascent, num_steps)):
             bar.update()
+            bar.set_description("fitting", refresh=False)
             bar.set_postfix(log_evidence=f"{log_evidence:.2f}")
             lost_in_a_row = 0 if finite else lost_in_a_row + 1
             num_lost += not finite
