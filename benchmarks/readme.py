@@ -10,6 +10,14 @@ from benchmarks.report import RESULTS
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 MARKS = "<!-- {0} table, written by python -m benchmarks.readme -->\n", "<!-- end of {0} table -->\n"
+KINDS = {
+    "sin": "one parameter, not linear; Gaussian noise, seen well",
+    "cauchy": "one parameter, jumps",
+    "star": "two parameters, not linear; Gaussian noise",
+    "ar1": "one parameter, linear; Gaussian noise",
+    "volatility": "three parameters, one of them a variance; seen through its own noise",
+    "cycle": "two parameters, a state of two dimensions of which one is seen",
+}
 TITLES = {"sinusoid": "SIN", "ar1": "linear AR(1)", "star": "STAR"}
 
 
@@ -166,6 +174,11 @@ def league() -> str:
         "",
         *_by_model(["method"], models, _needed_rows(rows, where)),
         "",
+        "What to take, by this table: of the methods here that go on with every observation, the quickest with a z rms "
+        "of at most 0.3, and the quickest with at most 0.1, or, where none has it, the one with the least error:",
+        "",
+        *_guide(rows, where),
+        "",
         _volatility_agreement(rows),
     ]
     return "\n".join(lines) + "\n"
@@ -205,6 +218,23 @@ def _needed_rows(rows, where):
             cells[model] = ", ".join("-" if row is None else _seconds(row, where) for row in reached)
         if any(cell != "-, -" for cell in cells.values()):
             yield (method,), cells
+
+
+def _guide(rows, where) -> list[str]:
+    lines = ["| a model like | z rms at most 0.3 | z rms at most 0.1 |", "|---|---|---|"]
+    for model, kind in KINDS.items():
+        found = [row for row in rows if row["model"] == model and _is_online(row["method"])]
+        cells = []
+        for most in (0.3, 0.1):
+            reached = [row for row in found if row["z rms"] <= most]
+            row = min(reached, key=lambda r: r["seconds"]) if reached else min(found, key=lambda r: r["z rms"])
+            cells.append(f"{row['method']}, size {row['size']}: {_league_cell(row, where)}")
+        lines.append(f"| {model}: {kind} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _is_online(method: str) -> bool:
+    return ":" not in method and method not in ("PMMH", "particle Gibbs")
 
 
 def _volatility_agreement(rows) -> str:

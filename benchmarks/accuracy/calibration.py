@@ -76,6 +76,7 @@ METHODS: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "EPF, assumed density": partial(
         by_filter, lambda m: epf.extended_parameter_filter(m, 1000, statistic=epf.assumed_density(m))
     ),
+    "particle learning": partial(by_filter, lambda m: epf.particle_learning_filter(m, 1000)),
     "resample-move": partial(by_filter, lambda m: epf.resample_move_filter(m, 500, max_steps=NUM_STEPS)),
     "practical filter": partial(by_filter, lambda m: epf.practical_filter(m, 100)),
     "SIR": partial(by_filter, lambda m: epf.bootstrap_filter(m, 200)),

@@ -55,7 +55,7 @@ from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
-NUM_POINTS = {1: 256, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
+NUM_POINTS = {1: 128, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the posterior has come to the edge
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
@@ -99,7 +99,7 @@ def node_filter(
         num_inner: particles at each node.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default.
-        num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 256,
+        num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 128,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
         proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
