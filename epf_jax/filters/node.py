@@ -139,7 +139,7 @@ def node_filter(
 
         filters = jax.vmap(start_node)(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
-        log_weights, log_mass = _weigh(coordinates, between, S)
+        log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
         S = S._replace(log_mass=log_mass)
         theta, x = _report(key_report, coordinates, between, S)
         return FilterState(x, theta, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
@@ -247,9 +247,14 @@ def _at_nodes(S, between):
 def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
-    z = S.centre + between.at @ S.axes.T
     values = between.around.read(compress(S.log_likelihood, top, _SCALE))
-    log_p = expand(values, top, _SCALE) + jax.vmap(coordinates.log_prior)(z)
+    return _weigh_by(coordinates, between, S, expand(values, top, _SCALE))
+
+
+def _weigh_by(coordinates, between, S, log_likelihood):
+    """The same, with log L at the points."""
+    z = S.centre + between.at @ S.axes.T
+    log_p = log_likelihood + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
     log_cell = jnp.sum(jnp.log(jnp.diag(S.axes))) - math.log(len(between.at))  # but for a constant
     return log_p - total, total + log_cell
