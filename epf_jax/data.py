@@ -118,8 +118,10 @@ def series_of(
     row: RowName,
 ) -> Series:
     """`from_table` of columns by name; `row(i)` is what messages call row i."""
-    inputs = _names(inputs)
+    inputs, time = _names(inputs), None if time is None else str(time)
     taken = {*inputs, time}
+    if time is not None and STEP in inputs:
+        raise ValueError(f"inputs: {STEP!r} is what the column of time stamps becomes; rename the column {STEP!r}.")
     chosen = tuple(name for name in table if name not in taken) if columns is None else _names(columns)
     for argument, names in (("columns", chosen), ("inputs", inputs), ("time", () if time is None else (str(time),))):
         for name in names:

@@ -116,7 +116,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     attributes = {"inference_library": "epf_jax"}
     groups = {"posterior": xarray.Dataset(posterior, coordinates, attributes)}
     if y is not None:
-        values = np.asarray(y)
+        values = np.asarray(y.y if isinstance(y, Series) else y)
         dims = ("t", *(f"y_dim_{i}" for i in range(values.ndim - 1)))
         if len(values) != results.ess.shape[-1]:
             raise ValueError(f"y: expected the {results.ess.shape[-1]} observations of the run, got {len(values)}.")

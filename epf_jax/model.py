@@ -9,6 +9,7 @@ The functions speak of ONE particle and return distributions; `vmap` lives in th
 inputs, or the time index t = 1, 2, ... when no inputs are given.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
@@ -248,7 +249,7 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
     try:
         value = jax.eval_shape(draw, arguments)
     except Exception as error:
-        _check_names(name, error, *arguments)
+        _check_names(name, error, function, *arguments)
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
         raise CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
@@ -264,12 +265,23 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
     return value
 
 
-def _check_names(name: str, error: Exception, theta: Any, *others: Any) -> None:
-    """Refuse a name that theta does not have, where nothing else could have been asked for it."""
-    if isinstance(error, KeyError) and isinstance(theta, dict) and not any(isinstance(a, dict) for a in others):
+def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:
+    """Refuse a name that theta was asked for and does not have."""
+    if not isinstance(error, KeyError) or not isinstance(theta, dict):
+        return
+    asked = []
+
+    class Watched(dict):
+        def __missing__(self, key):
+            asked.append(key)
+            raise KeyError(key)
+
+    with contextlib.suppress(KeyError):  # it fails again: only what it asked for is wanted
+        jax.eval_shape(lambda theta, *others: [function(Watched(theta), *others)][1:], theta, *others)
+    if asked:
         raise ValueError(
-            f"{name}: it asked for {error}, and the prior has {', '.join(map(repr, theta)) or 'nothing'}. Write the "
-            "name in both places alike."
+            f"{name}: it asked theta for {asked[0]!r}, and the prior has {', '.join(map(repr, theta)) or 'nothing'}. "
+            "Write the name in both places alike."
         ) from error
 
 

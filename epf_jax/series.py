@@ -1,5 +1,6 @@
 """Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
 
+import numbers
 from typing import Any
 
 import jax
@@ -41,10 +42,18 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
 
 
 def _none_is_missing(y: Any) -> Any:
-    """A list of numbers in which None stands for a missing one, as NaN; anything else as it is."""
-    if not isinstance(y, list | tuple) or not any(value is None for value in y):
+    """Numbers among which None stands for a missing one, as an array with NaN there; anything else as it is."""
+    if not isinstance(y, list | tuple) and not (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
         return y
-    return [np.nan if value is None else value for value in y]
+    try:
+        values = np.asarray(y, object)
+    except ValueError:  # rows of unequal length
+        return y
+    is_none = np.vectorize(lambda value: value is None, otypes=[bool])(values)
+    kinds = {type(value) for value in values[~is_none].ravel()}
+    if not is_none.any() or not all(issubclass(kind, numbers.Real) for kind in kinds):
+        return y
+    return np.where(is_none, np.nan, values).astype(float)
 
 
 def _check_values(y: np.ndarray, filter_: Filter) -> None:

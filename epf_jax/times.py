@@ -31,14 +31,15 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
             f"unit: the stamps in column {name!r} are dates, so say in which unit the model counts time, such as "
             "unit='days'."
             if dated
-            else f"unit: column {name!r} holds numbers, whose differences are taken as they are; leave the unit out."
+            else f"unit: column {name!r} holds numbers, whose differences are taken as they are; leave the unit out. "
+            "(If they are dates, write them as 2024-01-31.)"
         )
     if unit is not None and unit not in UNITS:
         raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}.")
     scale = 1.0 if unit is None else _NANOSECONDS * UNITS[unit]
     steps = np.diff(values) / scale  # dates are whole numbers until here, so that no difference is rounded away
     _check_increasing(steps, stamps, name, row)
-    return np.concatenate([[_first_step(values[0], steps, name, scale, start)], steps])
+    return np.concatenate([[_first_step(next(iter(stamps)), steps, name, scale, start)], steps])
 
 
 def axis_of(stamps: Any) -> np.ndarray:
@@ -52,8 +53,9 @@ def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: A
         if not len(steps):
             raise ValueError(f"start: one stamp in column {name!r} makes no step; give the time of x_0 as start.")
         return float(np.median(steps))
-    (at,), dated = _values([start], "start", lambda i: "the time of x_0")
-    if dated != np.issubdtype(type(first), np.integer):
+    (at,), _ = _values([start], "start", lambda i: "the time of x_0")
+    first, kind = _value(first)
+    if kind != _value(start)[1]:
         raise ValueError(f"start: expected a stamp like those in column {name!r}, got {brief(start)}.")
     if not first > at:
         raise ValueError(f"start: expected a time before the first stamp in column {name!r}, got {brief(start)}.")
@@ -99,6 +101,7 @@ def _value(stamp: Any) -> tuple[float | int, str]:
     if isinstance(stamp, np.datetime64):
         if np.isnat(stamp):
             raise ValueError("the time is missing; every observation needs its time")
+        _within(int(stamp.astype("datetime64[s]").astype(np.int64)) * _NANOSECONDS)
         return int(stamp.astype("datetime64[ns]").astype(np.int64)), "a date"
     if isinstance(stamp, str):
         try:
@@ -113,11 +116,18 @@ def _value(stamp: Any) -> tuple[float | int, str]:
         zoned = stamp.tzinfo is not None
         since = (stamp if zoned else stamp.replace(tzinfo=datetime.UTC)) - _EPOCH
         seconds = since.days * 86400 + since.seconds
-        return seconds * _NANOSECONDS + since.microseconds * 1000, "a date with its time zone" if zoned else "a date"
+        beyond = since.microseconds * 1000 + getattr(stamp, "nanosecond", 0)  # pandas has them
+        return _within(seconds * _NANOSECONDS + beyond), "a date with its time zone" if zoned else "a date"
     number = as_number(stamp)
     if number != number:
         raise ValueError("the time is missing; every observation needs its time")
     return number, "a number"
+
+
+def _within(nanoseconds: int) -> int:
+    if abs(nanoseconds) >= 2**63:
+        raise ValueError("the date lies outside of the years 1678 to 2261, which nanoseconds since 1970 reach")
+    return nanoseconds
 
 
 def _from_iso(text: str) -> datetime.datetime:

@@ -118,7 +118,7 @@ def test_none_in_a_list_is_a_missing_value():
 
 def test_a_name_that_the_prior_does_not_have_is_reported_with_those_that_it_has():
     for part in ("initial", "transition", "observation"):
-        with pytest.raises(ValueError, match=rf"^{part}: it asked for 'rho', and the prior has 'phi'\."):
+        with pytest.raises(ValueError, match=rf"^{part}: it asked theta for 'rho', and the prior has 'phi'\."):
             build(**{part: lambda theta, *others: dist.Normal(theta["rho"], 1.0)})
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import epf_jax as epf
-from epf_jax.commands import app
+from epf_jax.commands import app, outputs
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.streaming import Stream
 
@@ -100,7 +100,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
-    message = r"--method: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
+    message = r"--methods?: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
     for command in (("fit", "--method"), ("compare", "--methods")):
         refused(
             message,
@@ -115,7 +115,7 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
     refused("leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
     refused("smc2 remembers every observation", "stream", f"{folder}/model.py:model", "--method", "smc2", given="")
     for name in METHODS:
-        assert isinstance(filter_of(name, epf.models.ar1(), 8, num_rows=5), epf.Filter)
+        assert isinstance(filter_of(name, epf.models.ar1(), 8, room=5), epf.Filter)
 
 
 # ------------------------------------------------------------------------------------------------------------- fit
@@ -152,6 +152,25 @@ def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected
         np.testing.assert_array_equal(np.float32(found["theta.phi.q95"]), expected.theta.quantiles["phi"][:, -1])
         np.testing.assert_array_equal(np.float32(found["x.sd"]), expected.x.sd)
         np.testing.assert_array_equal(np.float32(found["y"]), Y)
+
+
+def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expected, tmp_path):
+    series = epf.from_table({"t": Y, "USD/EUR": Y})
+    columns = outputs.columns_over_time(expected, series)
+    np.testing.assert_array_equal(columns["t"], np.arange(1, 21))
+    np.testing.assert_array_equal(columns["y.t"], columns["USD/EUR"])
+    outputs.write_netcdf(tmp_path / "fit.nc", columns)
+    assert "USD_EUR" in xr.load_dataset(tmp_path / "fit.nc", engine="h5netcdf")
+
+
+def test_a_method_that_remembers_goes_on_in_the_room_that_its_checkpoint_has(folder, tmp_path):
+    rows = (folder / "data.csv").read_text().splitlines()
+    arguments = ("fit", f"{folder}/model.py:model", tmp_path / "grows.csv", "--output", tmp_path / "out")
+    arguments += ("--method", "resample-move", "--particles", 8, "--checkpoint", tmp_path / "fit.epf")
+    for num in (8, 18):  # room for 32
+        (tmp_path / "grows.csv").write_text("\n".join(rows[: num + 1]) + "\n")
+        result = epf_command(*arguments)
+        assert result.exit_code == 0, result.output
 
 
 def test_the_report_of_a_fit_stands_alone(fitted):

@@ -123,11 +123,17 @@ def test_text_in_a_number_column_is_refused_with_its_row_and_value():
         (r"^start: expected a time before the first stamp in column 't', got 5", {"time": "t", "start": 5}),
         (r"^inputs: column 'b', row 1.*missing \(1 in all\)", {"columns": "a", "inputs": "b"}),
         (r"^table: expected observations, got a table without columns", {"inputs": ["a", "b", "t"]}),
+        (r"^inputs: 'dt' is what the column of time stamps becomes", {"time": "t", "inputs": "dt"}),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(message, arguments):
     with pytest.raises(ValueError, match=message):
         epf.from_table({"a": [1.0, 2.0], "b": [1.0, None], "t": [1.0, 2.0]}, **arguments)
+
+
+def test_a_column_of_an_array_may_be_named_by_its_number():
+    series = epf.from_table(np.array([[0.0, 1.0], [2.0, 3.0]]), time=0)
+    np.testing.assert_array_equal(series.y, [1.0, 3.0])
 
 
 def steps(stamps, **options):
@@ -142,7 +148,8 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
     zoned = ["2024-03-31T00:30:00+01:00", "2024-03-31T03:30:00+02:00"]  # the clocks went forward between them
     np.testing.assert_allclose(steps(zoned, unit="hours"), [2.0, 2.0])
     close = pd.to_datetime(["2024-01-01T00:00:00.000000001", "2024-01-01T00:00:00.000000003"])
-    np.testing.assert_allclose(steps(close, unit="seconds"), [2e-9, 2e-9])
+    for stamps in (close, close.tz_localize("UTC")):
+        np.testing.assert_allclose(steps(stamps, unit="seconds"), [2e-9, 2e-9])
     assert UNITS["days"] == 24 * UNITS["hours"] == 1440 * UNITS["minutes"]
     np.testing.assert_allclose(steps([datetime.date(2024, 2, 28), datetime.date(2024, 3, 1)], unit="days"), [2.0, 2.0])
 
@@ -163,6 +170,14 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
         (r"^unit: expected one of seconds, .* got 'fortnights'", ["2024-01-01"] * 2, {"unit": "fortnights"}),
         (r"^start: one stamp in column 't' makes no step", [1.0], {}),
         (r"^start: expected a stamp like those", [1.0, 2.0], {"start": "2024-01-01"}),
+        (
+            r"^start: expected a stamp like those",
+            ["2024-01-02T00:00+05:00", "2024-01-03T00:00+05:00"],
+            {"unit": "days", "start": "2024-01-01"},
+        ),
+        (r"row 0 .*: the date lies outside of the years 1678", ["1500-01-01", "1500-01-02"], {"unit": "days"}),
+        (r"row 0 .*: the date lies outside", np.array(["1500-01-01"], "datetime64[D]"), {"unit": "days"}),
+        (r"^unit: .*If they are dates, write them as 2024-01-31", ["20240131", "20240201"], {"unit": "days"}),
     ],
 )
 def test_stamps_that_make_no_steps_are_refused_with_their_row(message, stamps, options):

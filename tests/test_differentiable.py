@@ -168,7 +168,7 @@ def test_the_gradient_with_respect_to_the_prior_is_kalmans_too(name, x64):
 
 
 @pytest.mark.slow
-def test_the_node_filters_gradient_is_kalmans_but_for_a_hundredth(x64):
+def test_the_node_filters_gradient_is_kalmans_but_for_two_hundredths(x64):
     hyper, build, resamplers = gradients.FILTERS["node filter, 100 at each"]
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(gradients.KNOWN), {}, 20)
     wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)

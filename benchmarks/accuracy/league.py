@@ -30,7 +30,7 @@ from epf_jax import exact
 from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
-IDENTITY = ("model", "method", "budget", "size")
+IDENTITY = ("model", "method", "budget", "size", "series")
 
 
 class Task(NamedTuple):
@@ -49,7 +49,13 @@ class Task(NamedTuple):
     @property
     def row(self) -> dict[str, Any]:
         """What the row starts with."""
-        return {"model": self.model, "method": self.method, "budget": self.budget, "size": str(self.size)}
+        return {
+            "model": self.model,
+            "method": self.method,
+            "budget": self.budget,
+            "size": str(self.size),
+            "series": self.num_series,
+        }
 
 
 def contend(task: Task) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import typer
 from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
 from epf_jax.commands.fit import posterior
-from epf_jax.commands.fitting import example_row, filter_series, series_from
-from epf_jax.commands.methods import filter_of, in_words
+from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
+from epf_jax.commands.methods import check_method, in_words
 from epf_jax.commands.shared import (
     Columns,
     Data,
@@ -65,8 +65,9 @@ def compare_command(
     with refusals():
         outputs.prepare(output / "compare.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
-        filters, refused = _filters(model, names_in(methods), particles, series)
-        kept = None if checkpoint is None else check_path(checkpoint)
+        names = names_in(methods)
+        kept = {name: None if checkpoint is None else _own(check_path(checkpoint), name) for name in names}
+        filters, refused = _filters(model, names, particles, series, kept)
         found, seconds = _run_all(filters, series, seed, kept)
         tables = [scores(found, series, seconds, refused), side_by_side(found)]
         for table in tables:
@@ -83,18 +84,21 @@ def compare_command(
 
 
 def _filters(
-    model: str, names: tuple[str, ...], particles: int | None, series: Series
+    model: str, names: tuple[str, ...], particles: int | None, series: Series, kept: dict[str, pathlib.Path | None]
 ) -> tuple[dict[str, Filter], dict[str, str]]:
     """The filters by name, and the reason for each method that is not for the model."""
     target = target_of(model)
     if isinstance(target, Filter):
         raise ValueError("MODEL: it is a filter; name the model itself, for which methods are compared.")
+    if not names:
+        raise ValueError(f"--methods: name at least one of {in_words()}.")
+    for name in names:
+        check_method(name, "--methods")
     filters, refused = {}, {}
     for name in dict.fromkeys(names):
-        if name not in in_words().split(", "):
-            filter_of(name, target, particles)  # refuses the name
+        room = room_for(len(series.y), kept[name])
         try:
-            filters[name] = filter_for(target, name, particles, example_row(series), len(series.y))
+            filters[name] = filter_for(target, name, particles, example_row(series), room)
         except (TypeError, ValueError) as error:
             refused[name] = str(error)
     if not filters:
@@ -102,16 +106,19 @@ def _filters(
     return filters, refused
 
 
+def _own(checkpoint: pathlib.Path, method: str) -> pathlib.Path:
+    return checkpoint.with_name(f"{checkpoint.stem}-{method}{checkpoint.suffix}")
+
+
 def _run_all(
-    filters: dict[str, Filter], series: Series, seed: int, checkpoint: pathlib.Path | None
+    filters: dict[str, Filter], series: Series, seed: int, kept: dict[str, pathlib.Path | None]
 ) -> tuple[dict[str, Results], dict[str, float]]:
     found, seconds = {}, {}
     with progress_bar() as bar:
         for name, filter_ in filters.items():
             task = bar.add_task(name, total=len(series.y))
-            own = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.stem}-{name}{checkpoint.suffix}")
             start = clock.perf_counter()
-            found[name] = filter_series(filter_, series, seed, own, partial(bar.advance, task))
+            found[name] = filter_series(filter_, series, seed, kept[name], partial(bar.advance, task))
             seconds[name] = clock.perf_counter() - start
     return found, seconds
 
@@ -132,7 +139,7 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
                 "log-evidence": f"{float(results.log_evidence[-1]):.3f}",
                 "log score": written(each.mean()),
                 "later half": written(each[len(each) // 2 :].mean()),
-                "to the best": "best" if name == best else f"{less.mean():+.1g} ± {error:.1g}",
+                "to the best": "best" if name == best else _with_error(less.mean(), error),
                 "least ESS": written(np.min(results.ess)),
                 "seconds": f"{seconds[name]:.1f}",
             }
@@ -142,6 +149,14 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
         "comes with a standard error over the observations. These are estimates from particles: compare seeds, too."
     )
     return Table("Predictions", rows, note)
+
+
+def _with_error(value: float, error: float) -> str:
+    """The value with as many decimals as its standard error has to its first digit."""
+    if not (np.isfinite(value) and np.isfinite(error)):
+        return "-"
+    decimals = max(0, -int(np.floor(np.log10(max(error, 1e-9)))))
+    return f"{value:+.{decimals}f} ± {error:.{decimals}f}"
 
 
 def side_by_side(found: dict[str, Results]) -> Table:

@@ -11,7 +11,7 @@ import typer
 
 from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
-from epf_jax.commands.fitting import example_row, filter_series, series_from
+from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
 from epf_jax.commands.shared import (
     Columns,
     Data,
@@ -61,14 +61,15 @@ def fit_command(
 
     The folder gets fit.html, figures/, fit.parquet and fit.nc. With --checkpoint FILE an interrupted fit goes on where
     it was, and so does one whose table has got more rows at its end; the numbers are those of one fit of
-    it all (but for the last bit where a single row is filtered alone).
+    it all (but for the last bit where a single row is filtered alone). Methods that remember every row, resample-move
+    and smc2, begin with room for twice the rows and more, and go on until it is used up.
     """
     keep_compiled_programs()
     with refusals():
         outputs.prepare(output / "fit.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
-        filter_ = build(model, method, particles, example_row(series), len(series.y))
         kept = None if checkpoint is None else check_path(checkpoint)
+        filter_ = build(model, method, particles, example_row(series), room_for(len(series.y), kept))
         start = clock.perf_counter()
         with progress_bar() as bar:
             task = bar.add_task("filtering", total=len(series.y))

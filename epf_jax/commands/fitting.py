@@ -47,6 +47,12 @@ def example_row(series: Series) -> Any:
     )
 
 
+def room_for(num_rows: int, checkpoint: pathlib.Path | None) -> int:
+    """How many rows a method that remembers them gets room for: what its checkpoint has, as long as they fit."""
+    kept = read_notes(checkpoint).get("room") if checkpoint is not None and checkpoint.exists() else None
+    return kept if kept is not None and kept >= num_rows else 1 << (2 * num_rows).bit_length()
+
+
 def filter_series(
     filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
 ) -> Results:
@@ -95,7 +101,7 @@ def _keep(
     path: pathlib.Path, filter_: Filter, state: FilterState, rows: Results, y: Any, inputs: Any, seed: int
 ) -> None:
     num = len(rows.ess)
-    notes = {"kind": _KIND, "seed": seed, "t": num, "data": _digest(y, inputs, num)}
+    notes = {"kind": _KIND, "seed": seed, "t": num, "room": filter_.max_steps, "data": _digest(y, inputs, num)}
     write_checkpoint(path, filter_, (state, rows), notes)
 
 

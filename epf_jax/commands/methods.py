@@ -47,20 +47,25 @@ def in_words() -> str:
     return ", ".join(METHODS)
 
 
-def filter_of(name: str, model: StateSpaceModel, num_particles: int | None, num_rows: int | None = None) -> Filter:
-    """The named method for a model and a table of so many rows, or an error that lists the names that there are."""
+def check_method(name: str, option: str = "--method") -> None:
+    """Refuse a name that no method has."""
     if name not in METHODS:
         raise ValueError(
-            f"--method: there is no {name!r}; choose one of {in_words()}, or build a filter with your own options in "
+            f"{option}: there is no {name!r}; choose one of {in_words()}, or build a filter with your own options in "
             "the model's file and name it there, model.py:my_filter."
         )
+
+
+def filter_of(name: str, model: StateSpaceModel, num_particles: int | None, room: int | None = None) -> Filter:
+    """The named method for a model; one that remembers the observations has room for so many."""
+    check_method(name)
     method = METHODS[name]
     options = {}
     if method.remembers:
-        if num_rows is None:
+        if room is None:
             raise ValueError(
                 f"--method: {name} remembers every observation, and a stream has no end. Choose another, or build the "
                 "filter with max_steps=... in the model's file and name it there, model.py:my_filter."
             )
-        options["max_steps"] = 1 << num_rows.bit_length()  # with room to go on from a checkpoint
+        options["max_steps"] = room
     return method.build(model, method.num_particles if num_particles is None else num_particles, **options)

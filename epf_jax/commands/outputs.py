@@ -41,7 +41,16 @@ def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]
     if series.times is not None:
         found["time"] = np.asarray([str(stamp) for stamp in series.times])
     flat = series.y.reshape(num, -1)
-    found |= {name: flat[:, i] for i, name in enumerate(series.columns)}
+    data = {name: flat[:, i] for i, name in enumerate(series.columns)}
+    own = _found(results)
+    # A column of the table that is called as one of the run's own is told apart from it.
+    taken = {"method", *found, *own}
+    return found | {f"y.{name}" if name in taken else name: column for name, column in data.items()} | own
+
+
+def _found(results: Results) -> dict[str, np.ndarray]:
+    """What a run found, a column each."""
+    found = {}
     for root, summary in (("theta", results.theta), ("x", results.x)):
         parts = {"mean": summary.mean, "sd": summary.sd}
         for i, level in enumerate(np.asarray(results.levels)):
@@ -69,7 +78,8 @@ def write_netcdf(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:
     """The columns as variables along t in a netCDF file."""
     import xarray as xr
 
-    rows = {name: ("t", values) for name, values in columns.items() if name != "t"}
+    # netCDF takes a slash for a group.
+    rows = {name.replace("/", "_"): ("t", values) for name, values in columns.items() if name != "t"}
     data = xr.Dataset(rows, coords={"t": columns["t"]})
     write_atomically(path, bytes(data.to_netcdf(engine="h5netcdf")))
 

@@ -81,7 +81,8 @@ def stream_command(
     names, read_inputs = names_in(columns), names_in(inputs)
     with contextlib.ExitStack() as stack, refusals():
         if checkpoint is not None:
-            stack.enter_context(held(check_path(checkpoint)))
+            checkpoint = check_path(checkpoint)
+            stack.enter_context(held(checkpoint))
         elif replay or checkpoint_every > 1:
             raise ValueError("--checkpoint: --replay and --checkpoint-every speak of a checkpoint; name its file.")
         example = {name: jnp.zeros(()) for name in read_inputs} or None

@@ -42,10 +42,10 @@ def target_of(text: str) -> StateSpaceModel | Filter:
 
 
 def build(
-    text: str, method: str | None, num_particles: int | None, example_input: Any = None, num_rows: int | None = None
+    text: str, method: str | None, num_particles: int | None, example_input: Any = None, room: int | None = None
 ) -> Filter:
     """The filter that the options ask for; inputs show a model that has no example of them what a row looks like."""
-    return filter_for(target_of(text), method, num_particles, example_input, num_rows)
+    return filter_for(target_of(text), method, num_particles, example_input, room)
 
 
 def filter_for(
@@ -53,7 +53,7 @@ def filter_for(
     method: str | None,
     num_particles: int | None,
     example_input: Any = None,
-    num_rows: int | None = None,
+    room: int | None = None,
 ) -> Filter:
     """The filter itself, or the method's for the model."""
     if isinstance(found, Filter):
@@ -65,7 +65,7 @@ def filter_for(
         return found
     if found.example_input is None and example_input is not None:
         found = dataclasses.replace(found, example_input=example_input)
-    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles, num_rows)
+    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles, room)
 
 
 def _run(path: pathlib.Path) -> ModuleType:

@@ -222,8 +222,9 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
     grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
     cells = np.array(list(itertools.product(range(num), repeat=dim)))
-    # Somewhere in each cell, at places of no pattern: on a lattice the marginal quantiles would move in leaps.
-    at = jnp.asarray(2.0 * (cells + np.random.default_rng(0).uniform(size=cells.shape)) / num - 1.0, float)
+    # Somewhere in each cell, at places of no pattern: on a lattice of more dimensions the quantiles would leap.
+    within = 0.5 if dim == 1 else np.random.default_rng(0).uniform(size=cells.shape)
+    at = jnp.asarray(2.0 * (cells + within) / num - 1.0, float)
 
     def around(s):
         first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)

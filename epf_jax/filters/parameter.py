@@ -78,7 +78,8 @@ def extended_parameter_filter(
 
     - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
       `conjugate_blocks`, exact, where a variance, a covariance or the regimes' probabilities have a conjugate prior
-      and everything else fits it (not inside `jax.jit`, where a model's numbers are not there to check this on);
+      and everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
+      there to check this on);
       `chebyshev` for one to three parameters; `taylor` of order 2 for more.
     - sampler: that of the statistic. With neither given, the exact draws of the first two; one population-scaled
       random-walk step for one parameter, four for more, whose chains mix more slowly.

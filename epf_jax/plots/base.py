@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.data import Series
+from epf_jax.data import Series, from_table
 from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves, times
+from epf_jax.tables import is_table
 from epf_jax.times import axis_of
 
 FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
@@ -33,6 +34,13 @@ def curves(summary: Summary, otherwise: str) -> list[Curve]:
         for j, component in enumerate(component_names(name, mean.shape[1:])):
             found.append(Curve(component, flat[:, j], edges[:, j]))
     return found
+
+
+def dates() -> Any:
+    """matplotlib.dates."""
+    import matplotlib.dates
+
+    return matplotlib.dates
 
 
 def pyplot() -> Any:
@@ -92,10 +100,11 @@ class Shown(NamedTuple):
 
 
 def shown(results: Results, y: Any) -> Shown:
-    """The axis and the data of a run; `y` is an array, a `Series` with its names and stamps, or None."""
+    """The axis and the data of a run; `y` is an array, a table, a `Series` with its names and stamps, or None."""
     t = times(results)
     if y is None:
         return Shown(t, ALONG, None, [])
+    y = from_table(y) if is_table(y) else y
     stamps = y.times if isinstance(y, Series) else None
     values = np.asarray(y.y if isinstance(y, Series) else y, float)
     if values.ndim == 0 or len(values) != len(t):
@@ -151,6 +160,10 @@ def draw_data(ax: Any, t: np.ndarray, y: np.ndarray, label: str = "observed") ->
 def finish(ax: Any) -> None:
     """What every panel over time shares."""
     ax.margins(x=0)
+    locator = ax.xaxis.get_major_locator()
+    if hasattr(locator, "intervald"):  # dates: few, and each only as long as it must be
+        locator.maxticks = dict.fromkeys(locator.maxticks, 6)
+        ax.xaxis.set_major_formatter(dates().ConciseDateFormatter(locator))
     ax.spines[["top", "right"]].set_visible(False)
 
 

@@ -41,8 +41,10 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
     check_one_run(results, "plot_predictive")
     recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
-    of = shown(results, y)
-    predicted = curves(recorded.y, "y")[:MOST_PANELS]
+    of, predicted = shown(results, y), curves(recorded.y, "y")[:MOST_PANELS]
+    if of.y is None or of.y.shape != recorded.pit.shape:
+        got = "none" if of.y is None else f"shape {of.y.shape}"
+        raise ValueError(f"y: expected the observations of the run, of shape {recorded.pit.shape}, got {got}.")
     pit = np.asarray(recorded.pit).reshape(len(of.t), -1)
     num = len(predicted)
     figure, axes = pyplot().subplots(

@@ -92,18 +92,18 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
         draw_data(ax, of.t, values)
         ax.set_ylabel(name)
     for j, (ax, curve) in enumerate(zip(axes[len(above) :], found, strict=True)):
-        draw_state(ax, of.t, results, curve, named[j][1] if shared else None)
+        draw_state(ax, of.t, results, curve, *(named[j][::-1] if shared else ()))
     for ax in axes:
         finish(ax)
     legend(axes[len(above)])
     return finished(figure, axes, of.along, title)
 
 
-def draw_state(ax: Any, t: np.ndarray, results: Results, curve: Any, y: Any = None) -> None:
+def draw_state(ax: Any, t: np.ndarray, results: Results, curve: Any, y: Any = None, name: str = "y") -> None:
     """One component of the filtered state on one panel, with the data if they are given."""
     draw_fan(ax, t, curve, results.levels)
     if y is not None:
-        draw_data(ax, t, y)
+        draw_data(ax, t, y, f"{name}, observed")
     ax.set_ylabel(curve.name)
 
 

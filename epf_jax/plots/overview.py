@@ -79,7 +79,7 @@ def _draw_right(figure: Any, of: Shown, results: Results) -> None:
     shaped_alike = of.y is not None and of.y.shape[1:] == results.x.mean.shape[1:]
     if recorded is None:
         axes = list(figure.subplots(2, 1, sharex=True))
-        draw_state(axes[0], of.t, results, state, first if shaped_alike else None)
+        draw_state(axes[0], of.t, results, state, *((first, of.names[0]) if shaped_alike else ()))
     else:
         grid = figure.add_gridspec(4, 2)
         axes = [figure.add_subplot(grid[i, :]) for i in range(3)]
