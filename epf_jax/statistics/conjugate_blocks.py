@@ -173,8 +173,10 @@ def _evaluated(function: Callable, *arguments: Any) -> Any:
     program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
         raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
+    leaves = jax.tree.leaves(arguments)
+    compiled = jax.jit(jaxpr_as_fun(program)).lower(*leaves).compile()  # outside of what would evaluate it bit by bit
     with jax.ensure_compile_time_eval():
-        values = jax.jit(jaxpr_as_fun(program))(*jax.tree.leaves(arguments))
+        values = compiled(*leaves)
     return jax.tree.unflatten(jax.tree.structure(shape), values)
 
 
