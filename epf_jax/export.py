@@ -102,7 +102,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     Returns:
         An `InferenceData` with ArviZ below 1, an `xarray.DataTree` with ArviZ 1 and later, as that ArviZ expects.
     """
-    arviz, xarray = _library("arviz"), _library("xarray")
+    xarray = _library("xarray")
     check_is_results(results)
     batch = results.ess.ndim > 1
     final = results.final if batch else jax.tree.map(lambda leaf: leaf[None], results.final)
@@ -121,6 +121,31 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
         if len(values) != results.ess.shape[-1]:
             raise ValueError(f"y: expected the {results.ess.shape[-1]} observations of the run, got {len(values)}.")
         groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": times(results)}, attributes)
+    return _for_arviz(groups)
+
+
+def chains_to_arviz(chains: Any) -> Any:
+    """The draws of `epf.pmmh` or `epf.particle_gibbs` for ArviZ, the log-evidence at each as a sample statistic."""
+    xarray = _library("xarray")
+    posterior = {}
+    for name, draws in named_leaves(chains.theta, "theta"):
+        posterior[name] = (
+            ("chain", "draw", *(f"{name}_dim_{i}" for i in range(np.ndim(draws) - 2))),
+            np.asarray(draws),
+        )
+    num_chains, num_draws = np.shape(chains.log_evidence)
+    coordinates = {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
+    attributes = {"inference_library": "epf_jax"}
+    evidence = {"log_evidence": (("chain", "draw"), np.asarray(chains.log_evidence))}
+    return _for_arviz({
+        "posterior": xarray.Dataset(posterior, coordinates, attributes),
+        "sample_stats": xarray.Dataset(evidence, coordinates, attributes),
+    })  # fmt: skip
+
+
+def _for_arviz(groups: dict[str, Any]) -> Any:
+    """The groups as the ArviZ that is installed expects them."""
+    arviz, xarray = _library("arviz"), _library("xarray")
     if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)

@@ -29,7 +29,7 @@ from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.proposals import default_proposal
-from epf_jax.results import Results
+from epf_jax.results import Results, scalars
 from epf_jax.run import check_filter, check_remat, run
 from epf_jax.series import check_series
 
@@ -56,6 +56,12 @@ class Fit(NamedTuple):
     stopped_early: bool
     num_lost: int
     results: Results
+
+    def __repr__(self) -> str:
+        """What was learned, without the arrays."""
+        learned = ", ".join(f"{name} = {float(value):.4g}" for name, value in scalars(self.hyper, root="hyper").items())
+        steps = f"{len(self.log_evidence)} steps{', stopped early' if self.stopped_early else ''}"
+        return f"<Fit after {steps}, log-evidence {float(np.mean(self.log_evidence[-10:])):.2f}: {learned}>"
 
     def plot(self, *, truth: Any = None) -> Any:
         """A figure of the log-evidence and of every hyper-parameter over the steps."""

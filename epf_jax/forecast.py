@@ -36,6 +36,10 @@ class Forecast(NamedTuple):
     t: Int[Array, " H"]
     levels: Float[Array, " Q"]
 
+    def __repr__(self) -> str:
+        """What is ahead, without the arrays."""
+        return f"<Forecast of {len(self.t)} observations, t = {int(self.t[0])} to {int(self.t[-1])}>"
+
     def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
         """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""
         from epf_jax.plots import plot_forecast

@@ -168,6 +168,12 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
                 f"inputs{jax.tree_util.keystr(path)}: expected one row per observation, {num_steps} rows, but it has "
                 f"shape {leaf.shape}. Give inputs whose first axis is time."
             )
+        if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(np.asarray(leaf)).all():
+            row = int(np.argwhere(~np.isfinite(np.asarray(leaf)))[0][0])
+            raise ValueError(
+                f"inputs{jax.tree_util.keystr(path)}: row {row} (the first is 0) is NaN or infinite. The model needs "
+                "every input; fill it in."
+            )
     return inputs
 
 

@@ -136,6 +136,14 @@ class Results(NamedTuple):
                     lines.append(f"  {each} = {of[0]:.4g} +- {of[1]:.2g}")
         return "\n".join(lines) + ">"
 
+    def one(self, run: int) -> "Results":
+        """One run of those of `replicate`, as `epf.run` would have given it."""
+        if np.ndim(self.ess) < 2 or not -len(self.ess) <= run < len(self.ess):
+            runs = len(self.ess) if np.ndim(self.ess) > 1 else "one"
+            raise IndexError(f"run: there is no run {run} in results of {runs}.")
+        none: Any = None  # the levels are those of all runs
+        return jax.tree.map(lambda leaf: leaf[run], self._replace(levels=none))._replace(levels=self.levels)
+
     def diagnose(self) -> "Diagnosis":
         """What went wrong, in plain words, and what to try: see `epf_jax.diagnosis`."""
         from epf_jax.diagnosis import diagnose
@@ -214,8 +222,7 @@ def check_one_run(results: Any, who: str) -> None:
     check_is_results(results)
     if results.ess.ndim != 1:
         raise ValueError(
-            f"results: {who} looks at one run, and these are {results.ess.shape[0]}. Take one of them: "
-            "jax.tree.map(lambda a: a[0], results._replace(levels=None))._replace(levels=results.levels)."
+            f"results: {who} looks at one run, and these are {results.ess.shape[0]}. Take one of them, results.one(0)."
         )
 
 

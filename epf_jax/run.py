@@ -238,6 +238,15 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+    lost = np.argwhere(_is_lost(results))
+    if len(lost):
+        warnings.warn(
+            f"The particles are NaN or infinite from t = {int(lost[:, -1].min()) + 1} on: from there on nothing is "
+            "known. Likely causes: a transition that is NaN for an input (a negative time step under a square root) "
+            "or that explodes.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     if bad.any():
         warnings.warn(
             f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
@@ -247,6 +256,14 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _is_lost(results: Results) -> np.ndarray:
+    """The steps after which theta or the state is no number."""
+    lead = results.ess.ndim
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((results.theta.mean, results.x.mean))]
+    finite = np.stack([np.isfinite(leaf).all(axis=tuple(range(lead, leaf.ndim))) for leaf in leaves])
+    return np.logical_not(np.all(finite, axis=0))
 
 
 def _steps(where: np.ndarray) -> str:

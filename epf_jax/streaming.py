@@ -55,8 +55,13 @@ class Stream:
         if y.ndim and np.isnan(y).any():
             _check_missing(y, self._filter)
         u = None if observation.u is None else {k: jnp.asarray(value, float) for k, value in observation.u.items()}
+        before = self._state
         self._state, info = self._filter.step(_fold_in(self._key_steps, self.t + 1), self._state, y, u)
         row = jax.device_get(_row(self._state, info))
+        means = jax.tree.leaves((row[0]["theta"].mean, row[0]["x"].mean))
+        if not all(np.isfinite(leaf).all() for leaf in means):
+            self._state = before
+            raise LineError("the model gives NaN or infinity for what it says, which would spoil all that is known")
         self.t += 1
         self.sequence = self.sequence if observation.sequence is None else observation.sequence
         self.line = _line(self.t, row, observation.sequence)

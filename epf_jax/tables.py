@@ -101,7 +101,8 @@ def complete(values: np.ndarray, name: str, row: RowName) -> np.ndarray:
 
 def plain(column: Any) -> np.ndarray:
     """A column as a NumPy array; numbers with gaps may come as objects."""
-    return np.asarray(column) if is_table(column) or isinstance(column, np.ndarray) else np.array(list(column), object)
+    whole = is_table(column) or hasattr(column, "__array__")  # NumPy's, JAX's
+    return np.asarray(column) if whole else np.array(list(column), object)
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -111,6 +111,25 @@ def test_a_transition_that_changes_the_states_shape_is_refused():
         build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * jnp.ones(2), 1.0))
 
 
+def reading_steps():
+    return epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.5, 0.3)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(u["dt"])),
+        observation=lambda theta, x, u: dist.Normal(x, 1.0),
+        example_input={"dt": jnp.ones(())},
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Every particle had zero weight")
+def test_inputs_that_are_no_numbers_are_refused_and_particles_that_are_none_are_told_of():
+    steps = epf.bootstrap_filter(reading_steps(), 10)
+    with pytest.raises(ValueError, match=r"^inputs\['dt'\]: row 1 .* is NaN or infinite"):
+        epf.run(KEY, steps, [0.1, 0.2, 0.3], inputs={"dt": np.array([1.0, np.nan, 1.0])})
+    with pytest.warns(RuntimeWarning, match="NaN or infinite from t = 2 on"):
+        epf.run(KEY, steps, [0.1, 0.2, 0.3], inputs={"dt": np.array([1.0, -1.0, 1.0])})
+
+
 def test_none_in_a_list_is_a_missing_value():
     by_none, by_nan = (epf.run(KEY, filter_(), [0.1, gap, 0.3]).log_evidence for gap in (None, np.nan))
     np.testing.assert_array_equal(by_none, by_nan)

@@ -426,6 +426,20 @@ def numbered():
 
 
 @pytest.mark.slow
+def test_a_line_that_would_spoil_the_particles_is_refused_and_not_counted(folder, tmp_path):
+    (tmp_path / "steps.py").write_text(
+        "import jax.numpy as jnp\nimport numpyro.distributions as dist\nimport epf_jax as epf\n"
+        "model = epf.StateSpaceModel({'phi': dist.Normal(0.5, 0.3)}, lambda theta: dist.Normal(0.0, 1.0),\n"
+        "    lambda theta, x, u: dist.Normal(theta['phi'] * x, jnp.sqrt(u['dt'])),\n"
+        "    lambda theta, x, u: dist.Normal(x, 1.0))\n"
+    )
+    options = ("--inputs", "dt", "--columns", "y", "--particles", 8, "--method", "sir", "--on-error", "skip")
+    given = "".join(json.dumps({"y": 0.1, "dt": dt}) + "\n" for dt in (1.0, -3.0, 1.0))
+    result = epf_command("stream", f"{tmp_path}/steps.py:model", *options, given=given)
+    assert [json.loads(line)["t"] for line in result.stdout.splitlines()] == [1, 2]
+    assert "line 2: the model gives NaN" in result.stderr
+
+
 def test_a_checkpoint_tells_how_many_it_holds_and_the_stream_goes_on(folder, tmp_path, told):
     options = ("--checkpoint", tmp_path / "s.epf")
     first = stream(folder, "y\n" + "".join(f"{v!r}\n" for v in Y.tolist()[:3]), *options, "--columns", "y")

@@ -9,6 +9,7 @@ import pytest
 from conformance import vector_theta
 
 import epf_jax as epf
+from epf_jax.chains.base import Chains
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker: what is made for all of these tests is made once
 
@@ -57,6 +58,21 @@ def test_time_stamps_stand_beside_the_steps(one, three):
         one.to_pandas(dated(5))
     with pytest.raises(ValueError, match=r"series: expected what epf\.from_table"):
         one.to_xarray(np.asarray(Y))
+
+
+def test_one_run_of_many_is_taken_out(three):
+    one = three.one(1)
+    np.testing.assert_array_equal(one.theta.mean["phi"], three.theta.mean["phi"][1])
+    assert one.levels.shape == (5,)
+    with pytest.raises(IndexError, match="there is no run 3 in results of 3"):
+        three.one(3)
+
+
+def test_chains_go_to_arviz_as_they_are():
+    theta = {"phi": np.arange(6.0).reshape(2, 3)}
+    nothing: dict = {}
+    chains = Chains(theta, np.zeros((2, 3)), np.ones(2), nothing, nothing, np.zeros(2, int))
+    np.testing.assert_array_equal(chains.to_arviz()["posterior"]["phi"].values, theta["phi"])
 
 
 def test_vectors_get_a_row_for_each_component(vectors):

@@ -60,6 +60,12 @@ class Chains(NamedTuple):
 
         return plot_chains(self, exact=exact, truth=truth)
 
+    def to_arviz(self) -> Any:
+        """The draws for ArviZ: see `epf_jax.export.chains_to_arviz`."""
+        from epf_jax.export import chains_to_arviz
+
+        return chains_to_arviz(self)
+
     def __repr__(self) -> str:
         num_chains, num_draws = self.log_evidence.shape
         acceptance = ", ".join(f"{share:.2f}" for share in np.asarray(self.acceptance))

@@ -16,6 +16,7 @@ from epf_jax._version import __version__
 from epf_jax.caching import cache_compiled_programs
 from epf_jax.commands.methods import in_words
 from epf_jax.files import BusyError
+from epf_jax.model import CannotEvaluateError
 from epf_jax.page import Table
 
 app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
@@ -74,6 +75,8 @@ def refusals() -> Iterator[None]:
     """End the command with the reason where an argument, a file or the data are refused."""
     try:
         yield
+    except CannotEvaluateError as error:
+        fail(f'{error} Here: --time NAME for u["dt"] (not in `stream`), --inputs NAME,NAME for u[NAME].')
     except (ValueError, TypeError, ImportError, BusyError) as error:
         fail(str(error))
     except OSError as error:

@@ -65,8 +65,9 @@ def stream_command(
     """Learn from observations as they come: one a line in, one JSON summary of the posterior a line out, each flushed.
 
     A line is a number, CSV (the first line may be a header) or JSON: a number, a list, or an object with named columns.
-    null, NaN and an empty cell are missing values; blank lines are passed over. A line that cannot be read is told on
-    standard error with its number and the reason, and stops the stream or is skipped, as --on-error says.
+    null, NaN and an empty cell are missing values; blank lines are passed over. --inputs names the columns that the
+    model reads as u[name], the time step u["dt"] among them. A line that cannot be read is told on standard error with
+    its number and the reason, and stops the stream or is skipped, as --on-error says.
 
     With --checkpoint FILE, an observation is acknowledged when its output line is written, and the checkpoint holds it
     before that: the process may be killed at any moment, and no acknowledged observation is lost. Started again with
