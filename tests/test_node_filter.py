@@ -191,3 +191,25 @@ def test_a_box_is_cut_back_to_the_room_that_there_is():
         assert float(jnp.max(jnp.abs(reached))) < 1.1 + 1e-5
         assert bool(jnp.allclose(new_axes, axes)) != cut
     assert not bool(_cut_back(old_centre, old_axes, old_centre + 10.0, old_axes, limit)[2])
+
+
+@pytest.mark.slow
+def test_an_observation_that_narrows_the_posterior_to_a_hundredth_of_a_cell_is_looked_at_again(x64):
+    # theta is all but seen: the prior's sd is 1, the first observation's noise .005, a cell .71.
+    model = epf.StateSpaceModel(
+        prior={"theta": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["theta"], 0.003),
+        observation=lambda theta, x, u: dist.Normal(x, 0.004),
+    )
+    y = jnp.array([0.3456, 0.3471])
+    sd = (1.0 + 2 / 0.005**2) ** -0.5  # of theta, whose likelihood is Gaussian
+    mean = float(jnp.sum(y)) / 0.005**2 * sd**2
+    exact = dist.MultivariateNormal(jnp.zeros(2), jnp.ones((2, 2)) + 0.005**2 * jnp.eye(2)).log_prob(y)
+    coarse, fine = (epf.run(KEY, epf.node_filter(model, 8, num_looks=looks), y) for looks in (1, 4))
+    # Four looks refine the grid by 14 / 3 each time: cells of .71, .15, .033 and .007 prior standard deviations, the last
+    # two posterior ones. A cubic through nodes so far apart errs by a few per cent of the sd.
+    assert abs(float(fine.theta.mean["theta"][-1]) - mean) < 0.2 * sd
+    assert abs(float(fine.theta.sd["theta"][-1]) / sd - 1) < 0.1
+    assert abs(float(fine.log_evidence[-1] - exact)) < 0.2
+    assert abs(float(coarse.log_evidence[-1] - exact)) > 1.0

@@ -10,17 +10,17 @@ hardly.
 Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even grid:
 
     1. step      every node's filter, with the same key; its evidence increment adds to log L(z_k)
-    2. read      log L between the nodes, at G points spread evenly over the box; weigh these by prior and likelihood
+    2. read      log L between the nodes, at G points spread evenly over the box; weigh these by prior and likelihood.
+                 Where the posterior is narrower than can be read, go back and step again on a finer grid around it
     3. re-place  when the posterior has become narrow, new nodes reach so many standard deviations to either side of its
                  mean, along its own axes; when it has come to the box's edge, the box grows by a cell. New nodes
                  inherit log L by interpolation, and the nearest node's particles
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
-lies there is a guess, and a posterior that leaves the box for good by many standard deviations is followed late. A
-single observation that narrows the posterior to less than a cell is read coarsely, and the evidence with it. The cost
-of a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box
-with steep sides.)
+lies there is a guess, and a posterior that leaves the box for good by many standard deviations is followed late. The
+cost of a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a
+box with steep sides.)
 """
 
 import itertools
@@ -61,6 +61,7 @@ _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unle
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
+_NARROW = 0.5  # posterior standard deviations in cells below which it is looked at again, if it may be
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
@@ -89,6 +90,7 @@ def node_filter(
     num_nodes: int | tuple[int, ...] | None = None,
     num_points: int | None = None,
     reach: float = 5.0,
+    num_looks: int = 2,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
@@ -102,6 +104,9 @@ def node_filter(
         num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 128,
             2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
+        num_looks: how often an observation may be taken: one that narrows the posterior to less than can be read
+            between the nodes is taken again, on a finer grid around it. Jumps, as of Cauchy noise, may need three. In a
+            batch (`epf.replicate`) every look costs as much as a step.
         proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
             otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
         resample: how they resample; by default systematically in the order of the states (`epf.in_order`), where they
@@ -111,6 +116,7 @@ def node_filter(
     """
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     check_positive("reach", reach, "a positive number of posterior standard deviations")
+    check_whole_number("num_looks", num_looks, hint="One look is usual, three where observations jump.")
     check_is_model(model)
     if resample is None:
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
@@ -144,20 +150,37 @@ def node_filter(
         theta, x = _report(key_report, coordinates, between, S)
         return FilterState(x, theta, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
 
-    def step(key, state, y, u):
-        key_inner, key_report = jax.random.split(key)
-        S = state.S
-
-        filters, info = jax.vmap(lambda filter_: inner.step(key_inner, filter_, y, u))(S.filters)
+    def take(key, S, y, u):
+        """One step of every node's filter, and what is read between them."""
+        filters, info = jax.vmap(lambda filter_: inner.step(key, filter_, y, u))(S.filters)
         collapsed = jnp.all(info.collapsed)
         lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
         increments = jnp.where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
         log_likelihood = S.log_likelihood + jnp.where(collapsed, 0.0, increments)
         highest = jnp.max(log_likelihood)
         S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
-
         log_weights, log_mass = _weigh(coordinates, between, S)
-        log_increment = jnp.where(collapsed, -jnp.inf, highest + log_mass - state.S.log_mass)
+        return _Taken(S._replace(log_mass=log_mass), log_weights, highest + log_mass, info)
+
+    def look_again(key, y, u, before, taken):
+        """The same step once more on a finer grid, where the posterior is narrower than can be read."""
+
+        def finer():
+            closer = _moved(coordinates, between, before, *_closer(between, reach, before, taken.log_weights))
+            return closer, take(key, closer, y, u)
+
+        return jax.lax.cond(_is_narrow(between, taken.log_weights), finer, lambda: (before, taken))
+
+    def step(key, state, y, u):
+        key_inner, key_report = jax.random.split(key)
+
+        before, taken = state.S, take(key_inner, state.S, y, u)
+        for _ in range(num_looks - 1):
+            before, taken = look_again(key_inner, y, u, before, taken)
+        S, log_weights, log_mass, info = taken
+
+        collapsed = jnp.all(info.collapsed)
+        log_increment = jnp.where(collapsed, -jnp.inf, log_mass - state.S.log_mass)
         at_nodes = jax.nn.softmax(S.log_likelihood + jax.vmap(coordinates.log_prior)(_at_nodes(S, between)))
         info = StepInfo(
             ess=num_points * (at_nodes @ info.ess) / num_inner,
@@ -171,7 +194,7 @@ def node_filter(
             overflowed=jnp.array(False),
         )
 
-        S, log_weights = _replace(coordinates, between, reach, S._replace(log_mass=log_mass), log_weights)
+        S, log_weights = _replace(coordinates, between, reach, S, log_weights)
         theta, x = _report(key_report, coordinates, between, S)
         return FilterState(x, theta, S, log_weights, state.log_evidence + log_increment, state.t + 1), info
 
@@ -180,6 +203,15 @@ def node_filter(
         f"{proposal.name}, resampling {resampler_name(resample)}"
     )
     return build_filter(model, num_points, init, step, description, resample, by_particle=PARTICLES._replace(S=False))
+
+
+class _Taken(NamedTuple):
+    """A step of all nodes' filters: the nodes after it, the points' weights, the box's log-mass, the filters' info."""
+
+    S: Nodes
+    log_weights: Float[Array, " G"]
+    log_mass: Float[Array, ""]
+    info: StepInfo
 
 
 class _Around(NamedTuple):
@@ -286,18 +318,42 @@ def _replace(coordinates, between, reach, S, log_weights):
     mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, grown, axes)
 
     def moved():
-        old = jax.vmap(lambda s: solve_lower(S.axes, mean + axes @ s - S.centre))(between.nodes)
-        values = _read_outside(between, S.log_likelihood, old)
-        filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
-        new = Nodes(mean, axes, values, S.log_mass, filters)
-        theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
-        theta = jax.tree.map(lambda row, leaf: jnp.broadcast_to(row[:, None], leaf.shape), theta, filters.theta)
-        new = new._replace(filters=filters._replace(theta=theta))
+        new = _moved(coordinates, between, S, mean, axes)
         new_weights, log_mass = _weigh(coordinates, between, new)
         return new._replace(log_mass=log_mass), new_weights
 
     due = at_edge | (fits & (volume < _SMALLER))
     return jax.lax.cond(due, moved, lambda: (S, log_weights))
+
+
+def _moved(coordinates, between, S, centre, axes):
+    """Nodes on another box: log L by interpolation, the particles by the nearest node's."""
+    old = jax.vmap(lambda s: solve_lower(S.axes, centre + axes @ s - S.centre))(between.nodes)
+    values = _read_outside(between, S.log_likelihood, old)
+    filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
+    new = Nodes(centre, axes, values, S.log_mass, filters)
+    theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
+    theta = jax.tree.map(lambda row, leaf: jnp.broadcast_to(row[:, None], leaf.shape), theta, filters.theta)
+    return new._replace(filters=filters._replace(theta=theta))
+
+
+def _spread(between, log_weights):
+    """Mean and standard deviations of the posterior in the box's own coordinates s."""
+    w = jax.lax.stop_gradient(jnp.exp(log_weights))
+    mean = w @ between.at
+    return mean, jnp.sqrt(w @ (between.at - mean) ** 2)
+
+
+def _is_narrow(between, log_weights):
+    """Whether the posterior is too narrow in some coordinate to be read between the nodes."""
+    return jnp.any(_spread(between, log_weights)[1] < _NARROW * between.cell)
+
+
+def _closer(between, reach, S, log_weights):
+    """A box around the posterior, of one cell and a half to either side at the least: it is known no better."""
+    mean, sd = _spread(between, log_weights)
+    share = jnp.minimum(jnp.maximum(reach * sd, 1.5 * between.cell), 1.0)
+    return S.centre + S.axes @ mean, S.axes * share
 
 
 def _cut_back(old_centre, old_axes, centre, axes, limit):
