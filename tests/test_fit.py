@@ -72,7 +72,7 @@ def test_the_ascent_climbs_and_tells_where_it_was():
 
 @pytest.mark.slow
 def test_a_support_keeps_scales_positive_however_long_the_steps():
-    found = fitted_walk(optimizer=optax.sgd(1.0), num_steps=6, batch=2)
+    found = fitted_walk(optimizer=optax.sgd(0.3), num_steps=6, batch=2)
     assert np.ptp(np.log(found.trace["noise"])) > 2.0
     assert np.all(found.trace["noise"] > 0.0)
     assert found.hyper["noise"] > 0.0

@@ -126,8 +126,8 @@ def draw(rows: list[dict[str, Any]], num: int) -> None:
     import matplotlib.pyplot as plt
 
     low, high = band(num)
-    columns = 4
-    figure, axes = plt.subplots(-(-len(rows) // columns), columns, figsize=(12, 7.5), sharex=True, squeeze=False)
+    columns = 5
+    figure, axes = plt.subplots(-(-len(rows) // columns), columns, figsize=(14, 6.5), sharex=True, squeeze=False)
     for axis, row in zip(axes.flat, rows, strict=False):
         colour = "tab:blue" if row["calibrated"] else "tab:red"
         axis.bar(np.arange(NUM_BINS), row["counts"], width=0.95, color=colour, alpha=0.8)
