@@ -102,7 +102,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     Returns:
         An `InferenceData` with ArviZ below 1, an `xarray.DataTree` with ArviZ 1 and later, as that ArviZ expects.
     """
-    xarray = _library("xarray")
+    _, xarray = _library("arviz"), _library("xarray")
     check_is_results(results)
     batch = results.ess.ndim > 1
     final = results.final if batch else jax.tree.map(lambda leaf: leaf[None], results.final)
@@ -126,7 +126,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
 
 def chains_to_arviz(chains: Any) -> Any:
     """The draws of `epf.pmmh` or `epf.particle_gibbs` for ArviZ, the log-evidence at each as a sample statistic."""
-    xarray = _library("xarray")
+    _, xarray = _library("arviz"), _library("xarray")
     posterior = {}
     for name, draws in named_leaves(chains.theta, "theta"):
         posterior[name] = (

@@ -8,6 +8,7 @@ from benchmarks.accuracy import calibration
 QUICK = ("Storvik, conjugate",)
 
 
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The .* draws are worth")  # of one in two hundred
 @pytest.mark.parametrize(
     "label", [pytest.param(label, marks=[] if label in QUICK else pytest.mark.slow) for label in calibration.EXACT]
 )
