@@ -309,6 +309,6 @@ def test_a_finding_reads_as_a_sentence_and_an_advice(healthy):
 def test_methods_that_move_theta_otherwise_are_not_blamed_for_it(name):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 60)
-    filter_ = filter_of(name, model, None, num_rows=60)
+    filter_ = filter_of(name, model, None, room=60)
     found = epf.run(jax.random.key(1), filter_, y, diagnostics=True).diagnose()
     assert not {"weights", "moves of theta"} & {finding.kind for finding in found}, found
