@@ -96,7 +96,8 @@ def fit(
         key: a random key; that of seed 0 by default.
         filter_of: `filter_of(model)`, the filter that learns theta; by default `epf.extended_parameter_filter` (or,
             where the prior is empty, `epf.bootstrap_filter`) with `epf.score_gradient` of its own proposal and
-            `epf.stop_gradient_resampling(memory=0.95)`.
+            `epf.stop_gradient_resampling(memory=0.95)`. That memory takes part of the gradient in the prior's own
+            hyper-parameters away: for these give one with memory 1, or `epf.node_filter`.
         num_particles: of the default filter.
         optimizer: any of optax's; `optax.adam(0.05)` by default.
         num_steps: the most steps of the optimizer.
