@@ -30,6 +30,7 @@ def listed(path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
 
 
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The .* draws are worth")  # short, in quick mode
 @pytest.mark.parametrize("path", [listed(path) for path in NOTEBOOKS])
 def test_the_notebook_runs_and_its_conclusion_holds(path, monkeypatch):
     monkeypatch.setenv("EPF_QUICK", "1")
