@@ -77,8 +77,9 @@ def pmmh(
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
     if filter_of is None:
-        check_proposal(default_proposal(model) if proposal is None else proposal, model)
-        filter_at = _default_filter(model, num_particles, default_proposal(model) if proposal is None else proposal)
+        proposal = default_proposal(model) if proposal is None else proposal
+        check_proposal(proposal, model)
+        filter_at = _default_filter(model, num_particles, proposal)
     elif proposal is not None:
         raise ValueError("proposal: filter_of builds a filter with a proposal of its own. Give one of the two.")
     else:

@@ -150,33 +150,15 @@ def node_filter(
         theta, x = _report(key_report, coordinates, between, S)
         return FilterState(x, theta, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
 
-    def take(key, S, y, u):
-        """One step of every node's filter, and what is read between them."""
-        filters, info = jax.vmap(lambda filter_: inner.step(key, filter_, y, u))(S.filters)
-        collapsed = jnp.all(info.collapsed)
-        lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
-        increments = jnp.where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
-        log_likelihood = S.log_likelihood + jnp.where(collapsed, 0.0, increments)
-        highest = jnp.max(log_likelihood)
-        S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
-        log_weights, log_mass = _weigh(coordinates, between, S)
-        return _Taken(S._replace(log_mass=log_mass), log_weights, highest + log_mass, info)
-
-    def look_again(key, y, u, before, taken):
-        """The same step once more on a finer grid, where the posterior is narrower than can be read."""
-
-        def finer():
-            closer = _moved(coordinates, between, before, *_closer(between, reach, before, taken.log_weights))
-            return closer, take(key, closer, y, u)
-
-        return jax.lax.cond(_is_narrow(between, taken.log_weights), finer, lambda: (before, taken))
-
     def step(key, state, y, u):
         key_inner, key_report = jax.random.split(key)
 
-        before, taken = state.S, take(key_inner, state.S, y, u)
+        def take(S):
+            return _take(coordinates, between, lambda filter_: inner.step(key_inner, filter_, y, u), S)
+
+        before, taken = state.S, take(state.S)
         for _ in range(num_looks - 1):
-            before, taken = look_again(key_inner, y, u, before, taken)
+            before, taken = _look_again(coordinates, between, reach, take, before, taken)
         S, log_weights, log_mass, info = taken
 
         collapsed = jnp.all(info.collapsed)
@@ -212,6 +194,29 @@ class _Taken(NamedTuple):
     log_weights: Float[Array, " G"]
     log_mass: Float[Array, ""]
     info: StepInfo
+
+
+def _take(coordinates, between, step, S):
+    """One step of every node's filter, and what is read between them."""
+    filters, info = jax.vmap(step)(S.filters)
+    collapsed = jnp.all(info.collapsed)
+    lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
+    increments = jnp.where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
+    log_likelihood = S.log_likelihood + jnp.where(collapsed, 0.0, increments)
+    highest = jnp.max(log_likelihood)
+    S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
+    log_weights, log_mass = _weigh(coordinates, between, S)
+    return _Taken(S._replace(log_mass=log_mass), log_weights, highest + log_mass, info)
+
+
+def _look_again(coordinates, between, reach, take, before, taken):
+    """The same step once more on a finer grid, where the posterior is narrower than can be read."""
+
+    def finer():
+        closer = _moved(coordinates, between, before, *_closer(between, reach, before, taken.log_weights))
+        return closer, take(closer)
+
+    return jax.lax.cond(_is_narrow(between, taken.log_weights), finer, lambda: (before, taken))
 
 
 class _Around(NamedTuple):
