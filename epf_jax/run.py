@@ -260,9 +260,10 @@ def warn_of_trouble(results: Results) -> None:
 
 def _is_lost(results: Results) -> np.ndarray:
     """The steps after which theta or the state is no number."""
-    lead = results.ess.ndim
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((results.theta.mean, results.x.mean))]
-    finite = np.stack([np.isfinite(leaf).all(axis=tuple(range(lead, leaf.ndim))) for leaf in leaves])
+    lead, means = results.ess.ndim, jax.tree.leaves((results.theta.mean, results.x.mean))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
+        return np.zeros(results.ess.shape, bool)
+    finite = np.stack([np.isfinite(np.asarray(a)).all(axis=tuple(range(lead, a.ndim))) for a in means])
     return np.logical_not(np.all(finite, axis=0))
 
 

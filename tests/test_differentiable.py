@@ -37,6 +37,13 @@ def test_stop_gradients_change_no_number(scheme):
     jax.tree.map(np.testing.assert_array_equal, plain, wrapped)
 
 
+def test_a_gradient_needs_no_jit():
+    def log_evidence(q):
+        return epf.run(KEY, epf.bootstrap_filter(ar1({"q": q}), N), jnp.zeros(3), levels=()).log_evidence[-1]
+
+    assert np.isfinite(jax.grad(log_evidence)(1.0))
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
 def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_not(x64):
