@@ -57,11 +57,11 @@ from epf_jax.statistics.base import check_model_learns
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 NUM_POINTS = {1: 128, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
-_SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the posterior has come to the edge
+_SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
-_NARROW = 0.5  # posterior standard deviations in cells below which it is looked at again, if it may be
+_NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
@@ -216,7 +216,7 @@ def _look_again(coordinates, between, reach, take, before, taken):
         closer = _moved(coordinates, between, before, *_closer(between, reach, before, taken.log_weights))
         return closer, take(closer)
 
-    return jax.lax.cond(_is_narrow(between, taken.log_weights), finer, lambda: (before, taken))
+    return jax.lax.cond(_is_narrow(between, reach, taken.log_weights), finer, lambda: (before, taken))
 
 
 class _Around(NamedTuple):
@@ -327,7 +327,7 @@ def _replace(coordinates, between, reach, S, log_weights):
         new_weights, log_mass = _weigh(coordinates, between, new)
         return new._replace(log_mass=log_mass), new_weights
 
-    due = at_edge | (fits & (volume < _SMALLER))
+    due = at_edge | (fits & ((volume < _SMALLER) | _is_narrow(between, reach, log_weights)))
     return jax.lax.cond(due, moved, lambda: (S, log_weights))
 
 
@@ -349,9 +349,10 @@ def _spread(between, log_weights):
     return mean, jnp.sqrt(w @ (between.at - mean) ** 2)
 
 
-def _is_narrow(between, log_weights):
-    """Whether the posterior is too narrow in some coordinate to be read between the nodes."""
-    return jnp.any(_spread(between, log_weights)[1] < _NARROW * between.cell)
+def _is_narrow(between, reach, log_weights):
+    """Whether the posterior is too narrow in some coordinate to be read, and would be wider on a box of its own."""
+    sd = _spread(between, log_weights)[1]
+    return jnp.any(sd < _NARROW * jnp.minimum(between.cell, 1.0 / reach))
 
 
 def _closer(between, reach, S, log_weights):
