@@ -96,15 +96,8 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     except NotImplementedError:  # jax's Poisson draws want jax's own generator
         key = threefry(key)
         one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, row)
-    kind = []
-
-    def traced(*row):
-        d = distribution(*row)
-        kind.append(isinstance(d, dist.Distribution))
-        return d if kind[-1] else None
-
-    many = jax.vmap(traced)(*batched) if jax.tree.leaves(batched) else None
-    if many is not None and kind[-1]:
+    many = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else None
+    if many is not None:
         try:
             many = promote_batch_shape(many)
             drawn = jax.eval_shape(many.sample, key)
@@ -114,3 +107,35 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
             return guarded(many).sample(key)
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
+
+
+def _of_rows(distribution: Callable, *batched: Any) -> Any | None:
+    """The distributions of all rows as one of numpyro's, or None where they are not numpyro's.
+
+    Their numbers leave vmap in the order of their names. Numpyro's own order is that of a set of strings, which another
+    process has otherwise: it would trace another program, and find none in a cache of compiled ones.
+    """
+    rebuild = []
+
+    def numbers(*row):
+        d = distribution(*row)
+        if not isinstance(d, dist.Distribution):
+            return None
+        tree: Any
+        leaves, tree = jax.tree.flatten(d)
+        order = sorted(range(len(leaves)), key=_names(d).__getitem__)
+        rebuild.append(lambda found: tree.unflatten([found[order.index(i)] for i in range(len(leaves))]))
+        return [leaves[i] for i in order]
+
+    found = jax.vmap(numbers)(*batched)
+    return None if found is None else rebuild[-1](found)
+
+
+def _names(d: dist.Distribution) -> list[tuple[str, ...]]:
+    """A name for each leaf of a distribution, in numpyro's order."""
+    fields = zip(type(d).gather_pytree_data_fields(), d.tree_flatten()[0], strict=True)
+    return [
+        (field, *rest)
+        for field, value in fields
+        for rest in (_names(value) if isinstance(value, dist.Distribution) else [()] * len(jax.tree.leaves(value)))
+    ]

@@ -84,7 +84,7 @@ _SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "o
 
 def example_input(model: StateSpaceModel) -> Any:
     """One row of the inputs: the model's own example, or a time index."""
-    return model.example_input if model.example_input is not None else jnp.asarray(1)
+    return model.example_input if model.example_input is not None else np.asarray(1, jnp.result_type(int))
 
 
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:

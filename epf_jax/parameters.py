@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -115,10 +116,12 @@ def parameters(prior: Any) -> Parameters:
 
     with jax.ensure_compile_time_eval():  # a model may be first used inside somebody's jit
         moments = [_location_and_scale(leaf) for leaf in leaves]
-        centre = jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0)
-        scale = jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0)
+        centre: Any = jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0)
+        scale: Any = jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0)
         for leaf, (middle, spread) in zip(leaves, moments, strict=True):
             _check_moments(leaf.name, middle, spread)
+    if not any(isinstance(numbers, jax.core.Tracer) for numbers in (centre, scale)):
+        centre, scale = np.asarray(centre), np.asarray(scale)  # from these a filter is built without compiling anything
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
@@ -141,7 +142,7 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
     if model.shapes.problem is not None:
         return f"the model could not be inspected: {model.shapes.problem}"
     theta = model.parameters.to_theta(model.parameters.centre)
-    x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
+    x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     u = example_input(model)
     for name, function in (("transition", model.transition), ("observation", model.observation)):
         kind = abstractly(function, theta, x, u)

@@ -223,7 +223,7 @@ def check_resampler(resample: Any, num_particles: int) -> None:
         return
     warn_of_coarse_positions(num_particles)
     try:
-        drawn = jax.eval_shape(resample, jax.random.key(0), uniform_log_weights(num_particles))
+        drawn = jax.eval_shape(lambda key: resample(key, uniform_log_weights(num_particles)), jax.random.key(0))
     except Exception as error:
         raise TypeError(f"{expected}, which failed with {type(error).__name__}: {error}") from error
     ancestors = drawn[0] if isinstance(drawn, tuple) else drawn

@@ -91,8 +91,8 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
         structure: Any = jax.tree.structure(theta)
         to_theta, z = structure.unflatten, jax.tree.leaves(theta)
     u = example_input(model)
-    x = jnp.zeros(shapes.x.shape, shapes.x.dtype)
-    y = None if shapes.y is None else jnp.zeros(shapes.y.shape, shapes.y.dtype)
+    x = np.zeros(shapes.x.shape, shapes.x.dtype)
+    y = None if shapes.y is None else np.zeros(shapes.y.shape, shapes.y.dtype)
     example = (x, x, y, u)
 
     def initial(z, x_prev, x, u):
@@ -163,7 +163,7 @@ def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> 
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return is_affine(gaussian.mean, z, x_prev, x, u)
     # At x = 0, a product with x would hide what theta does: look at states drawn at random.
-    states = jnp.asarray(2.0 * np.random.default_rng(1).normal(size=(2, 2, *x.shape)), x.dtype)
+    states = (2.0 * np.random.default_rng(1).normal(size=(2, 2, *x.shape))).astype(x.dtype)
 
     def means(z, x_prev, x):
         return jax.vmap(lambda x_prev, x: gaussian.mean(z, x_prev, x, u))(x_prev, x)

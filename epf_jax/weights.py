@@ -32,7 +32,7 @@ class Weighing(NamedTuple):
 
 def uniform_log_weights(num: int) -> Float[Array, " N"]:
     """log(1/N), N times."""
-    return jnp.full(num, -jnp.log(num), float)
+    return jnp.full(num, -math.log(num), float)
 
 
 def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -> Weighing:

@@ -1,5 +1,9 @@
 """Claims about running: progress, history, replication, memory."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +86,22 @@ def test_old_style_keys_work_as_new_ones_do():
 def test_lists_and_numpy_arrays_are_observations_too():
     results = epf.run(KEY, FILTER, [float(v) for v in Y])
     np.testing.assert_array_equal(results.log_evidence, epf.run(KEY, FILTER, np.asarray(Y)).log_evidence)
+
+
+def test_every_process_traces_the_same_program_and_finds_it_in_the_cache():
+    code = """if True:
+        import jax, jax.numpy as jnp, epf_jax as epf, hashlib
+        filter_ = epf.bootstrap_filter(epf.models.sinusoid(), 10, theta={"theta": 0.7}, proposal=epf.bootstrap())
+        run = jax.jit(lambda key, y: epf.run(key, filter_, y))
+        print(hashlib.md5(run.lower(jax.random.key(0), jnp.zeros(3)).as_text().encode()).hexdigest())"""
+    # The order of a set of strings, as of the numbers of a numpyro distribution, hangs on the process's hash seed.
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "6")
+    }
+    assert len(told) == 1
 
 
 def test_compiled_programs_are_kept_in_the_folder_that_one_names(tmp_path):

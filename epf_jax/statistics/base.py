@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
@@ -92,7 +92,7 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
             f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
         )
 
-    prior = Population(coordinates.centre, jnp.diag(coordinates.scale))
+    prior = Population(coordinates.centre, coordinates.scale * np.eye(coordinates.dim, dtype=coordinates.scale.dtype))
     # Steps or widths of the wrong length are found now, not at the first observation.
     jax.eval_shape(lambda key, z: sampler.step(key, z, coordinates.log_prior, prior), jax.random.key(0), prior.mean)
 
