@@ -71,6 +71,8 @@ def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
 
 def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
     """The value as an array of numbers."""
+    if isinstance(value, jax.Array) and dtype is None:
+        return value
     try:
         return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:

@@ -228,20 +228,19 @@ def warn_of_trouble(results: Results) -> None:
     """Tell of steps at which every weight was zero, and of densities of theta that were NaN."""
     if isinstance(results.collapsed, jax.core.Tracer):
         return
-    collapsed, bad = np.argwhere(np.asarray(results.collapsed)), np.asarray(results.num_bad_densities)
-    if len(collapsed):
+    collapsed, bad, lost = np.asarray(results.collapsed), np.asarray(results.num_bad_densities), _is_lost(results)
+    if collapsed.any():
         warnings.warn(
-            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
+            f"Every particle had zero weight at {_steps(np.argwhere(collapsed))}; the particles were kept, and log_evidence is -inf "
             "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
             "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
             "returns NaN.",
             RuntimeWarning,
             stacklevel=3,
         )
-    lost = np.argwhere(_is_lost(results))
-    if len(lost):
+    if lost.any():
         warnings.warn(
-            f"The particles are NaN or infinite from t = {int(lost[:, -1].min()) + 1} on: from there on nothing is "
+            f"The particles are NaN or infinite from t = {int(np.argwhere(lost)[:, -1].min()) + 1} on: from there on nothing is "
             "known. Likely causes: a transition that is NaN for an input (a negative time step under a square root) "
             "or that explodes.",
             RuntimeWarning,

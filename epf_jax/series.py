@@ -57,8 +57,8 @@ def _none_is_missing(y: Any) -> Any:
 
 
 def _check_values(y: np.ndarray, filter_: Filter) -> None:
-    infinite = np.argwhere(np.isinf(y))
-    if len(infinite):
+    if np.isinf(y).any():
+        infinite = np.argwhere(np.isinf(y))
         raise ValueError(
             f"y: {len(infinite)} infinite value{'s' if len(infinite) > 1 else ''}, the first at index "
             f"{tuple(map(int, infinite[0]))}. No density allows them; write NaN for a missing value."

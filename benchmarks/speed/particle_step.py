@@ -23,7 +23,7 @@ BOOTSTRAP, EPF = "epf_jax bootstrap", "epf_jax EPF, Taylor 7"
 def ours_bootstrap(y, num_particles, dtype):
     model = epf.models.sinusoid()
     filter_ = epf.bootstrap_filter(model, num_particles, theta={"theta": THETA})
-    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
 def ours_epf(y, num_particles, dtype):
@@ -31,7 +31,7 @@ def ours_epf(y, num_particles, dtype):
     filter_ = epf.extended_parameter_filter(
         model, num_particles, statistic=epf.taylor(model, 7), proposal=epf.bootstrap()
     )
-    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
 def race(contestants, repeats):
