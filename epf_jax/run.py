@@ -228,10 +228,16 @@ def warn_of_trouble(results: Results) -> None:
     """Tell of steps at which every weight was zero, and of densities of theta that were NaN."""
     if isinstance(results.collapsed, jax.core.Tracer):
         return
-    collapsed, bad, lost = np.asarray(results.collapsed), np.asarray(results.num_bad_densities), _is_lost(results)
+    means = jax.tree.leaves((results.theta.mean, results.x.mean))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
+        means = []
+    collapsed, bad, means = jax.device_get((results.collapsed, results.num_bad_densities, means))  # one wait for all
+    lost = np.zeros(collapsed.shape, bool)
+    for mean in means:
+        lost |= ~np.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
     if collapsed.any():
         warnings.warn(
-            f"Every particle had zero weight at {_steps(np.argwhere(collapsed))}; the particles were kept, and log_evidence is -inf "
+            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
             "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
             "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
             "returns NaN.",
@@ -240,16 +246,15 @@ def warn_of_trouble(results: Results) -> None:
         )
     if lost.any():
         warnings.warn(
-            f"The particles are NaN or infinite from t = {int(np.argwhere(lost)[:, -1].min()) + 1} on: from there on nothing is "
-            "known. Likely causes: a transition that is NaN for an input (a negative time step under a square root) "
-            "or that explodes.",
+            f"The particles are NaN or infinite from t = {_first(lost)} on: from there on nothing is known. Likely "
+            "causes: a transition that is NaN for an input (a negative time step under a square root), or explodes.",
             RuntimeWarning,
             stacklevel=3,
         )
     if bad.any():
         warnings.warn(
             f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
-            f"{_steps(np.argwhere(bad))}; theta was never moved there. Likely causes: a statistic that overflowed (a "
+            f"{_steps(bad > 0)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
             "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
             "NaN for some theta, such as the logarithm of a negative number.",
             RuntimeWarning,
@@ -257,15 +262,11 @@ def warn_of_trouble(results: Results) -> None:
         )
 
 
-def _is_lost(results: Results) -> np.ndarray:
-    """The steps after which theta or the state is no number."""
-    lead, means = results.ess.ndim, jax.tree.leaves((results.theta.mean, results.x.mean))
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
-        return np.zeros(results.ess.shape, bool)
-    finite = np.stack([np.isfinite(np.asarray(a)).all(axis=tuple(range(lead, a.ndim))) for a in means])
-    return np.logical_not(np.all(finite, axis=0))
+def _steps(which: np.ndarray) -> str:
+    """'3 steps (first at t = 17)', from what is true at these steps, time last."""
+    num = int(which.sum())
+    return f"{num} step{'s' if num > 1 else ''} (first at t = {_first(which)})"
 
 
-def _steps(where: np.ndarray) -> str:
-    """'3 steps (first at t = 17)', from the indices of the steps, time last."""
-    return f"{len(where)} step{'s' if len(where) > 1 else ''} (first at t = {int(where[:, -1].min()) + 1})"
+def _first(which: np.ndarray) -> int:
+    return int(np.argwhere(which)[:, -1].min()) + 1

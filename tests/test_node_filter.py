@@ -11,7 +11,7 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.node import _cut_back, _read_outside, _reading
+from epf_jax.filters.node import _LOWEST, _cut_back, _read_outside, _reading
 from epf_jax.gaussian import solve_lower
 from epf_jax.interpolation import piecewise_cubic
 
@@ -213,3 +213,12 @@ def test_an_observation_that_narrows_the_posterior_to_a_hundredth_of_a_cell_is_l
     assert abs(float(fine.theta.sd["theta"][-1]) / sd - 1) < 0.1
     assert abs(float(fine.log_evidence[-1] - exact)) < 0.2
     assert abs(float(coarse.log_evidence[-1] - exact)) > 1.0
+
+
+def test_guesses_beyond_the_box_made_from_guesses_stay_finite():
+    between = _reading((6,), 16)
+    log_likelihood = jnp.where(jnp.arange(6) == 0, 0.0, -1e3 * jnp.arange(6.0))  # steeper and steeper to the right
+    for _ in range(20):  # boxes that each reach a cell further out
+        log_likelihood = _read_outside(between, log_likelihood, between.nodes * (1.0 + between.cell))
+    assert np.all(np.isfinite(log_likelihood))
+    assert float(jnp.min(log_likelihood)) >= -20 * _LOWEST * (1 + 1e-5)  # the top itself may fall with each box

@@ -29,6 +29,30 @@ def test_points_are_spread_evenly_and_keep_off_the_ends():
     assert np.all(np.abs(pairs - 10.0) <= 5.0)  # independent draws would have cells of 1 and of 20
 
 
+@pytest.mark.parametrize(("num", "dim"), [(610, 2), (2048, 3), (64, 4), (1, 2)])
+def test_a_lattice_is_an_even_grid_in_every_coordinate(num, dim):
+    points = quasi.lattice(num, dim)
+    assert points.shape == (num, dim)
+    for axis in points.T:
+        np.testing.assert_allclose(np.sort(axis), (np.arange(num) + 0.5) / num, rtol=1e-12)
+
+
+def test_a_lattice_integrates_what_vanishes_at_the_sides_as_a_grid_does():
+    s = 10.0 * quasi.lattice(610, 2) - 5.0  # standard deviations: points about 0.4 apart
+    weights = np.exp(-0.5 * np.sum((s - [0.3, -0.2]) ** 2, axis=1))
+    # A grid of step h errs by exp(-2 (pi / h)^2), nothing; what is left is the Gaussian's mass beyond the sides, 1e-6.
+    np.testing.assert_allclose(weights.sum() * 100 / 610, 2 * np.pi, rtol=1e-5)
+    np.testing.assert_allclose(weights @ s / weights.sum(), [0.3, -0.2], atol=1e-4)
+
+
+@pytest.mark.parametrize("num", [1, 2, 7, 64, 65])
+def test_few_rows_are_put_in_the_order_that_a_sort_gives(num):
+    x = np.array(jax.random.normal(KEY, (num,)))
+    x[num // 2 :: 3] = x[0]  # ties keep their order
+    x[num // 3 :: 5] = np.nan  # what is no number comes last
+    np.testing.assert_array_equal(quasi.order_of(jnp.asarray(x), jnp.zeros(num)), np.argsort(x, kind="stable"))
+
+
 def test_the_largest_random_word_is_still_below_one(monkeypatch):
     monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.full(shape, 0xFFFFFFFF, dtype))
     u = quasi.kronecker(KEY, 4, 1)

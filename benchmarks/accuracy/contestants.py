@@ -124,6 +124,12 @@ CONTESTANTS = [
     ),
     Contestant("online EM", (20, 100, 500), online(lambda m, n, _, q: epf.online_em(m, n, proposal=q))),
     Contestant("node filter", (4, 16, 64), online(lambda m, n, _, q: epf.node_filter(m, n, proposal=q))),
+    Contestant(
+        "node filter, lean",
+        (2, 4, 16),
+        online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=250, reach=4.0, proposal=q)),
+        fits=lambda model: model.parameters.dim == 2,
+    ),
     Contestant("SMC^2", ((16, 16), (64, 32), (256, 64)), online(smc2)),
     Contestant("PMMH", ((25, 60), (50, 200), (100, 500)), by_chains(epf.pmmh), online=False),
     Contestant("particle Gibbs", ((5, 30), (10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),

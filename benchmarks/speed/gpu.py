@@ -28,7 +28,7 @@ def extended(model, n):
 
 
 def running(filter_, y):
-    return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
 def replicating(filter_, y, batch):

@@ -23,7 +23,6 @@ cost of a step does not depend on t. (A polynomial through Chebyshev points, exa
 box with steep sides.)
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from functools import reduce
@@ -31,7 +30,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
@@ -50,18 +48,19 @@ from epf_jax.interpolation import compress, expand, node_counts, piecewise_cubic
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
+from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, lattice, quasi_random_where_possible
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
-NUM_POINTS = {1: 128, 2: 2500, 3: 4096}  # a whole number to the power of the dimension
+NUM_POINTS = {1: 128, 2: 610, 3: 2048}
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
+_LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
@@ -101,8 +100,8 @@ def node_filter(
         num_inner: particles at each node.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default.
-        num_points: G, at how many points the posterior is read, rounded to a power of the number of parameters; 128,
-            2500 and 4096 for one, two and three parameters by default. The filter's `num_particles`.
+        num_points: G, at how many points of a lattice the posterior is read; 128, 610 and 2048 for one, two and three
+            parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
         num_looks: how often an observation may be taken: one that narrows the posterior to less than can be read
             between the nodes is taken again, on a finer grid around it. Jumps, as of Cauchy noise, may need three. In a
@@ -131,8 +130,7 @@ def node_filter(
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
     num_points = NUM_POINTS[len(counts)] if num_points is None else num_points
     check_whole_number("num_points", num_points, hint="Some hundreds for every parameter are usual.")
-    between = _reading(counts, round(num_points ** (1 / len(counts))))
-    num_points = len(between.at)
+    between = _reading(counts, num_points)
 
     def init(key):
         key_inner, key_report = jax.random.split(key)
@@ -236,7 +234,8 @@ class _Between(NamedTuple):
 
     Attributes:
         nodes: s at the K nodes.
-        at: s at the G points, one in each of G equal cells.
+        at: s at the G points, a lattice.
+        level: at which level of its node's states each point takes one, a further coordinate of the lattice.
         around: the nodes that have a share in what is read at every point, and their shares.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same at other places.
@@ -246,6 +245,7 @@ class _Between(NamedTuple):
 
     nodes: Float[Array, "K P"]
     at: Float[Array, "G P"]
+    level: Float[Array, " G"]
     around: "_Around"
     nearest: Int[Array, " G"]
     around_each: Callable[[Any], "_Around"]
@@ -253,15 +253,13 @@ class _Between(NamedTuple):
     cell: Float[Array, " P"]
 
 
-def _reading(counts: tuple[int, ...], num: int) -> _Between:
-    """Reading between so many nodes, at `num` points along every coordinate."""
+def _reading(counts: tuple[int, ...], num_points: int) -> _Between:
+    """Reading between so many nodes, at so many points."""
     dim = len(counts)
     grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
-    cells = np.array(list(itertools.product(range(num), repeat=dim)))
-    # Somewhere in each cell, at places of no pattern: on a lattice of more dimensions the quantiles would leap.
-    within = 0.5 if dim == 1 else np.random.default_rng(0).uniform(size=cells.shape)
-    at = jnp.asarray(2.0 * (cells + within) / num - 1.0, float)
+    points = lattice(num_points, dim + 1)
+    at, level = jnp.asarray(2.0 * points[:, :dim] - 1.0, float), jnp.asarray(points[:, dim], float)
 
     def around(s):
         first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
@@ -275,7 +273,7 @@ def _reading(counts: tuple[int, ...], num: int) -> _Between:
 
     cell = 2.0 / (jnp.asarray(counts) - 1.0)
     around_each = jax.vmap(around)
-    return _Between(nodes, at, around_each(at), jax.vmap(nearest_to)(at), around_each, nearest_to, cell)
+    return _Between(nodes, at, level, around_each(at), jax.vmap(nearest_to)(at), around_each, nearest_to, cell)
 
 
 def _at_nodes(S, between):
@@ -285,8 +283,14 @@ def _at_nodes(S, between):
 def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
     top = jnp.max(S.log_likelihood)
-    values = between.around.read(compress(S.log_likelihood, top, _SCALE))
+    values = between.around.read(_squeezed(S.log_likelihood, top))
     return _weigh_by(coordinates, between, S, expand(values, top, _SCALE))
+
+
+def _squeezed(log_likelihood, top):
+    """What cubics are laid through, in a branch of its own: XLA would fuse it into the reading, 4^P times a point."""
+    flat = jnp.all(log_likelihood == top)
+    return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, _SCALE))
 
 
 def _weigh_by(coordinates, between, S, log_likelihood):
@@ -299,11 +303,12 @@ def _weigh_by(coordinates, between, S, log_likelihood):
 
 
 def _read_outside(between, log_likelihood, s):
-    """Log L at each s, inside the box or outside, where it goes on straight from the edge, and never up."""
+    """Log L at each s, inside the box or outside, where it goes on straight from the edge, never up or for ever."""
     top = jnp.max(log_likelihood)
-    squeezed = compress(log_likelihood, top, _SCALE)
+    squeezed = _squeezed(log_likelihood, top)
     inside, straight_on = (between.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
-    return expand(jnp.minimum(inside, straight_on), top, _SCALE)
+    values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - _LOWEST, top, _SCALE))
+    return expand(values, top, _SCALE)
 
 
 def _replace(coordinates, between, reach, S, log_weights):
@@ -385,6 +390,6 @@ def _report(key, coordinates, between, S) -> tuple[Theta, Array]:
     theta = jax.vmap(coordinates.to_theta)(S.centre + between.at @ S.axes.T)
     below = jnp.cumsum(jnp.exp(S.filters.log_weights), axis=1)
     below = below / below[:, -1:]
-    u = jax.random.uniform(key, (len(between.at),))
-    chosen = jnp.sum(below[between.nearest] < u[:, None], axis=1)
+    level = (between.level + jax.random.uniform(key)) % 1.0
+    chosen = jnp.sum(below[between.nearest] < level[:, None], axis=1)
     return theta, S.filters.x[between.nearest, jnp.minimum(chosen, below.shape[1] - 1)]
