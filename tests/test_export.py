@@ -183,9 +183,9 @@ def test_with_nothing_to_learn_the_table_is_empty_and_the_states_are_there():
 
 
 @pytest.mark.slow
-def test_importing_the_library_imports_no_table_and_no_plot():
+def test_importing_the_library_imports_no_table_no_plot_and_no_tests_of_statistics():
     import subprocess
 
-    heavy = ("pandas", "xarray", "arviz", "matplotlib", "statsmodels")
+    heavy = ("pandas", "xarray", "arviz", "matplotlib", "statsmodels", "scipy.stats")
     code = f"import sys, epf_jax; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

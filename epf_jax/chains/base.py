@@ -7,8 +7,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from epf_jax.parameters import Theta
 from epf_jax.results import scalars
@@ -100,6 +98,9 @@ def diagnose(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d
 
 def _normal_scores(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "C D *d"]:
     """The draws replaced by the normal quantiles of their ranks among all (Blom 1958); ties share a rank."""
+    from scipy.special import ndtri
+    from scipy.stats import rankdata  # half a second, which nobody should wait for who asks for no chain
+
     pooled = _pooled(draws)
     ranks = rankdata(pooled, axis=0)
     return ndtri((ranks - 0.375) / (len(pooled) + 0.25)).reshape(draws.shape)
