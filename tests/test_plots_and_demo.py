@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
+import matplotlib.pyplot
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ mpl.use("Agg")
 import epf_jax as epf
 from epf_jax import demo
 from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
+from epf_jax.plots.base import finish
 
 pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
 
@@ -178,3 +180,13 @@ def test_what_cannot_be_drawn_is_refused_by_name(run):
     batch = jax.tree.map(lambda a: a[None], results)
     with pytest.raises(ValueError, match=r"^results: plot looks at one run, and these are 1"):
         batch.plot()
+
+
+@pytest.mark.parametrize("days", [0.1, 2.9, 20.0, 85.0, 500.0, 1050.0, 1200.0, 20_000.0])
+def test_dates_of_any_range_have_a_few_ticks_and_no_warning(days):
+    figure, ax = mpl.pyplot.subplots()
+    ax.plot(np.datetime64("2020-01-03T05:07") + (np.linspace(0, days, 9) * 86400e3).astype("timedelta64[ms]"), range(9))
+    finish(ax)
+    figure.canvas.draw()
+    assert 2 <= len(ax.get_xticks()) <= 7
+    mpl.pyplot.close(figure)

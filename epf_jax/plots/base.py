@@ -162,7 +162,8 @@ def finish(ax: Any) -> None:
     ax.margins(x=0)
     locator = ax.xaxis.get_major_locator()
     if hasattr(locator, "intervald"):  # dates: few, and each only as long as it must be
-        locator.maxticks = dict.fromkeys(locator.maxticks, 6)
+        # With fewer than 7, or from fewer than 3 on, some ranges of dates would suit none of matplotlib's steps.
+        locator.minticks, locator.maxticks = 3, dict.fromkeys(locator.maxticks, 7)
         ax.xaxis.set_major_formatter(dates().ConciseDateFormatter(locator))
     ax.spines[["top", "right"]].set_visible(False)
 
