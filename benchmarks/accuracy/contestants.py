@@ -125,7 +125,7 @@ CONTESTANTS = [
     Contestant("online EM", (20, 100, 500), online(lambda m, n, _, q: epf.online_em(m, n, proposal=q))),
     Contestant("node filter", (4, 16, 64), online(lambda m, n, _, q: epf.node_filter(m, n, proposal=q))),
     Contestant(
-        "node filter, lean",
+        "node filter, lean",  # fewer nodes and points than by default, for two parameters
         (2, 4, 16),
         online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=250, reach=4.0, proposal=q)),
         fits=lambda model: model.parameters.dim == 2,

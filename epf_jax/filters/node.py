@@ -115,7 +115,7 @@ def node_filter(
     """
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     check_positive("reach", reach, "a positive number of posterior standard deviations")
-    check_whole_number("num_looks", num_looks, hint="One look is usual, three where observations jump.")
+    check_whole_number("num_looks", num_looks, hint="Two are usual, three where observations jump.")
     check_is_model(model)
     if resample is None:
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
