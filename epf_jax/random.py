@@ -30,17 +30,24 @@ _PARITY = 0x1BD11BDA
 
 def stream(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key that a filter draws with, for a user's key of any kind."""
-    if jax.random.key_impl(key) == _HASHED:
-        return key
-    words = jax.random.key_data(key)
-    if words.shape[key.ndim :] != (2,):  # a generator with longer keys
-        words = jax.random.bits(key, (2,), jnp.uint32)
-    return jax.random.wrap_key_data(words, impl=_HASHED)
+    return hashed(key)
+
+
+def hashed(key: PRNGKeyArray) -> PRNGKeyArray:
+    """A key of this module's generator."""
+    return key if jax.random.key_impl(key) == _HASHED else jax.random.wrap_key_data(_two_words(key), impl=_HASHED)
 
 
 def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
-    """A key of jax's own generator with the same words, for the few of its functions that take no other."""
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+    """A key of jax's own generator, which a few of its functions take alone."""
+    return jax.random.wrap_key_data(_two_words(key), impl="threefry2x32")
+
+
+def _two_words(key: PRNGKeyArray) -> Words:
+    words = jax.random.key_data(key)
+    if words.shape[key.ndim :] != (2,):  # a generator with longer keys
+        words = jax.random.bits(key, (2,), jnp.uint32)
+    return words
 
 
 def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
@@ -62,6 +69,16 @@ def hashed_words(key_0: Words, key_1: Words, counters: Words) -> Words:
     """The random word at each counter."""
     a = _mix(counters ^ key_0, (16, 0x7FEB352D, 15, 0x846CA68B, 16))
     return _mix(a + key_1 + jnp.uint32(_PARITY), (16, 0x85EBCA6B, 13, 0xC2B2AE35, 16)) ^ a
+
+
+def threefry_words(key_0: Words, key_1: Words, counters: Words) -> Words:
+    """The random word that jax's own generator gives at each counter."""
+    x, y = _threefry((key_0, key_1), jnp.uint32(0), counters)
+    return x ^ y
+
+
+WORDS = {"key<epf>": hashed_words, "key<fry>": threefry_words}
+"""What kernels know to draw, by the kind of key; both kinds are split alike."""
 
 
 def _mix(word: Words, constants: tuple[int, int, int, int, int]) -> Words:

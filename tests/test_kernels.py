@@ -11,6 +11,7 @@ import pytest
 import epf_jax as epf
 from epf_jax.filters.base import PARTICLES
 from epf_jax.kernels import NotFusable, ancestors_by_bisection, cells, running_sum_by_blocks, scan_on_chip
+from epf_jax.random import WORDS, stream
 from epf_jax.results import record
 
 # Pallas tells of its own deprecations under jax 0.11; what they concern is inside jax.
@@ -96,6 +97,22 @@ def on_chip(step, state, **options):
 def test_what_has_no_rule_is_named(step, reason):
     with pytest.raises(NotFusable, match=reason):
         on_chip(step, jnp.zeros(N))
+
+
+@pytest.mark.parametrize("kind", [stream, lambda key: key], ids=["own", "threefry"])
+def test_draws_on_chip_are_those_of_jax(kind):
+    keys = kind(jax.random.split(jax.random.key(2), 3))
+    step = lambda x, key: (x + jax.random.uniform(jax.random.split(key)[1], (N,)), None)  # noqa: E731
+    expected, _ = jax.lax.scan(step, jnp.zeros(N), keys)
+    found, _ = scan_on_chip(step, N, True, jnp.zeros(N), keys, interpret=True)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_keys_of_a_kind_that_kernels_do_not_know_are_named(monkeypatch):
+    monkeypatch.delitem(WORDS, "key<fry>")
+    step = lambda x, key: (x + jax.random.uniform(key, (N,)), None)  # noqa: E731
+    with pytest.raises(NotFusable, match="random numbers of key<fry>"):
+        scan_on_chip(step, N, True, jnp.zeros(N), jax.random.split(jax.random.key(2), 3), interpret=True)
 
 
 @pytest.mark.parametrize("build", [epf.smc2_filter, epf.resample_move_filter])

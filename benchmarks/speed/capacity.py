@@ -5,8 +5,6 @@ grow until the device runs out of memory; the last that ran and the first that d
 Run with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95, or jax keeps a quarter of the memory to itself.
 """
 
-import statistics
-import time
 import warnings
 
 import jax
@@ -14,6 +12,7 @@ import jax
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.gpu import extended, replicating, running
+from benchmarks.speed.racing import race
 
 NUM_STEPS, REPEATS = 20, 3
 BATCHES = (1, 32, 1024, 32_768, 262_144, 524_288, 1_048_576)
@@ -24,13 +23,7 @@ def measured(run, batch, n):
     """A row for one size: seconds, or what stopped it."""
     row = {"filters": batch, "N": n}
     try:
-        jax.block_until_ready(run(0))
-        taken = []
-        for repeat in range(1, REPEATS + 1):
-            start = time.perf_counter()
-            jax.block_until_ready(run(repeat))
-            taken.append(time.perf_counter() - start)
-        seconds = statistics.median(taken)
+        seconds = race({n: run}, REPEATS)[n].seconds
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         return row | {"stopped by": str(error).splitlines()[0][:100]}
     rate = batch * n * NUM_STEPS / seconds

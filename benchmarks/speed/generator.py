@@ -1,6 +1,7 @@
 """What this library's own random numbers (`epf_jax.random`) give end to end over jax's threefry, in the same filters.
 
-Interleaved runs, medians, compile time apart. Only the key that a filter draws with differs.
+Interleaved runs, medians, compile time apart. Only the key that a filter draws with differs. On a GPU a batch of small
+filters runs, too.
 """
 
 from unittest import mock
@@ -9,44 +10,52 @@ import jax
 
 import epf_jax as epf
 from benchmarks.report import save, show
-from benchmarks.speed.particle_step import NUM_STEPS, PARTICLES, agreement, ours_bootstrap, ours_epf, race
+from benchmarks.speed import gpu
+from benchmarks.speed.particle_step import PARTICLES
 from benchmarks.speed.peers import THETA
+from benchmarks.speed.racing import agreement, race
 from epf_jax.filters import base
+from epf_jax.random import hashed, threefry
 
-FILTERS = {"bootstrap": ours_bootstrap, "EPF, Taylor 7": ours_epf}
+NUM_STEPS = {"cpu": 200, "gpu": 1000}
+FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}
 BAR = 1.3
 
 
-def by_threefry(build, *args):
-    """The same run, traced and compiled while filters take the user's key as it is."""
-    with mock.patch.object(base, "stream", lambda key: key):
+def drawing(kind, build, *args):
+    """A run, traced and compiled while filters draw with keys of this kind."""
+    with mock.patch.object(base, "stream", kind):
         run = build(*args)
         jax.block_until_ready(run(0))
     return run
 
 
+def row(name, n, batch, y, repeats):
+    """Own generator and threefry under one filter, or a batch of them."""
+    build, args = (gpu.running, ()) if batch == 1 else (gpu.replicating, (batch,))
+    kinds = {"own": hashed, "threefry": threefry}
+    # A filter of its own for each: programs are kept by filter.
+    runs = {k: drawing(kind, build, FILTERS[name](epf.models.sinusoid(), n), y, *args) for k, kind in kinds.items()}
+    taken = race(runs, repeats)
+    gain = taken["threefry"].seconds / taken["own"].seconds
+    ns = {f"{kind}, ns a particle-step": t.seconds / (batch * n * len(y)) * 1e9 for kind, t in taken.items()}
+    z = agreement(taken["own"].values, taken["threefry"].values)
+    return {"filter": name, "filters": batch, "N": n, **ns, "gain": gain, "bar": BAR, "met": gain >= BAR, "z": z}
+
+
 def main(repeats: int = 5, *, store: bool = True):
-    _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS)
-    rows = []
-    for name, build in FILTERS.items():
-        for n, more in PARTICLES.items():
-            runs = {"own": build(y, n, None), "threefry": by_threefry(build, y, n, None)}
-            seconds, values = race(runs, repeats * more)
-            gain = seconds["threefry"] / seconds["own"]
-            rows.append(
-                {
-                    "filter": name,
-                    "N": n,
-                    **{f"{key}, ns a particle-step": s / (n * NUM_STEPS) * 1e9 for key, s in seconds.items()},
-                    "gain": gain,
-                    "bar": BAR,
-                    "met": gain >= BAR,
-                    "z of the log-evidences": agreement(values["own"], values["threefry"]),
-                }
-            )
-    show(f"random numbers: own against threefry on {jax.default_backend()}, SIN, T = {NUM_STEPS}, float32", rows)
+    backend = jax.default_backend()
+    _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS[backend])
+    sizes = [(n, 1, repeats * more) for n, more in PARTICLES.items()]
+    if backend == "gpu":
+        sizes += [(1_000_000, 1, repeats), (1000, gpu.BATCH, repeats)]
+    rows = [row(name, n, batch, y, more) for name in FILTERS for n, batch, more in sizes]
+    show(f"random numbers: own against threefry on {backend}, SIN, T = {len(y)}, float32", rows)
     if store:
-        print("stored in", save("speed_generator", {"steps": NUM_STEPS, "repeats": repeats, "theta": THETA}, rows))
+        settings = {"steps": len(y), "repeats": repeats, "theta": THETA}
+        print(
+            "stored in", save("speed_generator" if backend == "cpu" else f"speed_generator_{backend}", settings, rows)
+        )
     return rows
 
 

@@ -5,7 +5,6 @@ Peers that cannot be imported are named. On a machine without a GPU nothing is m
 """
 
 import statistics
-import time
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
+from benchmarks.speed.racing import race
 from epf_jax.kernels import on_chip
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
@@ -50,18 +50,6 @@ def without_kernels(build):
         return run
 
     return built
-
-
-def race(contestants):
-    """Median seconds, first seconds and values of each contestant's `run(seed)`, taking turns."""
-    seconds, first, values = ({name: [] for name in contestants} for _ in range(3))
-    for repeat in range(REPEATS + 1):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            value = np.asarray(jax.block_until_ready(run(repeat)))
-            (seconds if repeat else first)[name].append(time.perf_counter() - start)
-            values[name].append(float(np.mean(value)))
-    return {name: (statistics.median(seconds[name]), first[name][0], values[name]) for name in contestants}
 
 
 def row(work, n, batch, num_steps, taken, bar=None):
@@ -103,7 +91,7 @@ def main():
                     contestants[name] = PEERS[name].build(y, n, np.float32)
                 else:
                     rows.append({"work": f"{name}: not installed", "N": n})
-        for name, taken in race(contestants).items():
+        for name, taken in race(contestants, REPEATS).items():
             rows.append(row(name, n, 1, num_steps, taken, bars.get(n) if name == "EPF, Taylor 7" else None))
     y = series[:200]
     for batch in (16, 128, 1024, 8192):
@@ -111,7 +99,7 @@ def main():
         if batch == BATCH:
             runs["EPF, Taylor 7, XLA alone"] = without_kernels(replicating)(extended(model, 1000), y, batch)
             runs["bootstrap"] = replicating(bootstrap(model, 1000), y, batch)
-        for name, taken in race(runs).items():
+        for name, taken in race(runs, REPEATS).items():
             bar = ">= 8e9 a second" if batch == BATCH and name == "EPF, Taylor 7" else None
             rows.append(row(name, 1000, batch, 200, taken, bar))
     show("one GPU, SIN, float32, systematic resampling at every step, no quantiles", rows)

@@ -4,13 +4,11 @@ SIN, EPF of order 7, N = 1000, T = 10000, float32, stop-gradient resampling. Mem
 temporaries of the compiled program; seconds are medians of interleaved runs, compile time apart.
 """
 
-import statistics
-import time
-
 import jax
 
 import epf_jax as epf
 from benchmarks.report import save, show
+from benchmarks.speed.racing import race
 
 NUM_PARTICLES, NUM_STEPS, REPEATS = 1000, 10_000, 3
 SEGMENTS = (None, 30, 100, 300)
@@ -33,18 +31,14 @@ def main():
         one = jax.value_and_grad(lambda noise, key, every=every: evidence(noise, key, y, every))
         functions["gradient", every] = jax.jit(one)
     programs = {name: function.lower(1.0, key).compile() for name, function in functions.items()}
-    seconds: dict = {name: [] for name in programs}
-    for repeat in range(REPEATS + 1):
-        for name, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(1.0, jax.random.key(repeat)))
-            seconds[name].append(time.perf_counter() - start)
-    forward = statistics.median(seconds["evidence", None][1:])
+    first = lambda program: lambda seed: jax.tree.leaves(program(1.0, jax.random.key(seed)))[0]  # noqa: E731
+    taken = race({name: first(program) for name, program in programs.items()}, REPEATS)
+    forward = taken["evidence", None].seconds
     rows = []
     for (what, every), program in programs.items():
-        taken = statistics.median(seconds[what, every][1:])
+        seconds = taken[what, every].seconds
         mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
-        row = {"what": what, "remat_every": every or "-", "seconds": taken, "over the evidence": taken / forward}
+        row = {"what": what, "remat_every": every or "-", "seconds": seconds, "over the evidence": seconds / forward}
         rows.append(row | {"temporary MiB": mebibytes, "under 2 GiB": mebibytes < 2048})
     show(f"gradient through T = {NUM_STEPS}, N = {NUM_PARTICLES}", rows)
     name = "gradient_gpu" if jax.default_backend() == "gpu" else "gradient"

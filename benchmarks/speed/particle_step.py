@@ -5,7 +5,6 @@ log-evidence, which is compared, so that nobody is fast by being wrong.
 """
 
 import statistics
-import time
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed import by_hand
 from benchmarks.speed.peers import PEERS, THETA, available
+from benchmarks.speed.racing import agreement, race
 
 NUM_STEPS = 200
 PARTICLES = {1_000: 4, 10_000: 2, 100_000: 1}  # how many more turns the small, noisier races get
@@ -34,46 +34,27 @@ def ours_epf(y, num_particles, dtype):
     return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
-def race(contestants, repeats):
-    """Median seconds, and log-evidences, of each contestant's `run(seed)`, taking turns; the first turn compiles."""
-    seconds, values = {name: [] for name in contestants}, {name: [] for name in contestants}
-    for repeat in range(repeats + 1):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            value = jax.block_until_ready(run(repeat))
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-            values[name].append(float(value))
-    return {name: statistics.median(taken) for name, taken in seconds.items()}, values
-
-
 def rows_of(work, n, dtype, builds, y, repeats, bars, reference):
     """One race: a row for each contestant, with what the bars say of ours."""
     contestants = {name: build(y, n, dtype) for name, build in builds.items()}
-    seconds, values = race(contestants, repeats * PARTICLES[n])
+    taken = race(contestants, repeats * PARTICLES[n])
     rows = []
-    for name, taken in seconds.items():
-        z = agreement(values[name], values[reference])
+    for name, (seconds, _, values) in taken.items():
+        times_ours = seconds / taken[next(iter(builds))].seconds
         rows.append(
             {
                 "work": work,
                 "N": n,
                 "contestant": name,
-                "ns a particle-step": taken / (n * len(y)) * 1e9,
-                "times ours": taken / seconds[next(iter(builds))],
+                "ns a particle-step": seconds / (n * len(y)) * 1e9,
+                "times ours": times_ours,
                 "bar": bars.get(name, ""),
-                "met": "" if name not in bars else bool(taken / seconds[next(iter(builds))] >= bars[name]),
-                "log-evidence": statistics.mean(values[name]),
-                "z against": z,
+                "met": "" if name not in bars else times_ours >= bars[name],
+                "log-evidence": statistics.mean(values),
+                "z against": agreement(values, taken[reference].values),
             }
         )
     return rows
-
-
-def agreement(values, others):
-    """The difference of two contestants' mean log-evidences, in standard errors; both are heavy-tailed at small N."""
-    error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / len(values))
-    return float((np.mean(values) - np.mean(others)) / error)
 
 
 def peers(names):

@@ -6,10 +6,8 @@ twice.
 """
 
 import pathlib
-import statistics
 import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +15,7 @@ import numpyro.distributions as dist
 
 import epf_jax as epf
 from benchmarks.report import save, show
+from benchmarks.speed.racing import race
 from epf_jax.polynomials import num_coefficients
 
 LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
@@ -44,15 +43,13 @@ def several_parameters(dim):
 
 
 def microseconds_per_step(runs, repeats):
-    """Medians over interleaved calls of {label: (filter, y)}; the first turn compiles."""
-    taken = {label: [] for label in runs}
-    for repeat in range(repeats + 1):
-        for label, (filter_, y) in runs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(epf.run(jax.random.key(repeat), filter_, y, levels=()))
-            if repeat:
-                taken[label].append((time.perf_counter() - start) / len(y) * 1e6)
-    return {label: statistics.median(times) for label, times in taken.items()}
+    """Of {label: (filter, y)}."""
+
+    def running(filter_, y):
+        return lambda seed: epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+
+    taken = race({label: running(*what) for label, what in runs.items()}, repeats)
+    return {label: taken[label].seconds / len(y) * 1e6 for label, (_, y) in runs.items()}
 
 
 def count(dim, order):

@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental.pallas import triton as plgpu
 
 from epf_jax.kernels.vectors import BEYOND
-from epf_jax.random import hashed_words, split_words
+from epf_jax.random import WORDS, split_words
 
 MAX_OPERATIONS = 1500  # of a kernel
 _UNROLL = 4  # loops up to this length are written out
@@ -424,6 +424,7 @@ def _random_bits(block: Block, eqn: Any, key: Cells) -> Cells:
     shape = eqn.params["shape"]
     if eqn.params["bit_width"] != 32:
         raise NotFusable("random numbers of other than 32 bits")
+    words = _words_of(eqn)
     axis = shape.index(block.num) if block.num in shape else None
     strides = np.cumprod([1, *shape[:0:-1]])[::-1]
 
@@ -432,12 +433,13 @@ def _random_bits(block: Block, eqn: Any, key: Cells) -> Cells:
         counter = jnp.uint32(int(np.dot(full, strides[: len(full)])) if full else 0)
         if axis is not None:
             counter = counter + block.lane.astype(jnp.uint32) * jnp.uint32(int(strides[axis]))
-        return hashed_words(key.items[0], key.items[1], counter)
+        return words(key.items[0], key.items[1], counter)
 
     return filled(_inner(shape, axis), item, axis)
 
 
 def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
+    _words_of(eqn)  # those known are split alike
     shape = eqn.params["shape"]
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     items = np.empty((*shape, 2), object)
@@ -446,6 +448,14 @@ def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
             key.items[0], key.items[1], jnp.uint32(int(numbers[place]))
         )
     return Cells(items, None)
+
+
+def _words_of(eqn: Any) -> Callable[..., Any]:
+    """The generator of the equation's key."""
+    kind = eqn.invars[0].aval.dtype.name
+    if kind not in WORDS:
+        raise NotFusable(f"random numbers of {kind}")
+    return WORDS[kind]
 
 
 # ------------------------------------------------------------------------------------------------------------ shapes

@@ -1,0 +1,42 @@
+"""How speeds are measured here: contestants take turns, the first turn compiles, and medians are of the others."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Taken(NamedTuple):
+    """What one contestant took.
+
+    Attributes:
+        seconds: the median over all turns but the first.
+        first: seconds of the first turn, in which it compiled.
+        values: what it found in each turn, the log-evidence in most races: nobody is to be fast by being wrong.
+    """
+
+    seconds: float
+    first: float
+    values: list[float]
+
+
+def race(contestants: Mapping[Any, Callable[[int], Any]], repeats: int) -> dict[Any, Taken]:
+    """Each contestant's `run(seed)`, in turns; of a value that is an array the mean is kept."""
+    seconds: dict[Any, list[float]] = {name: [] for name in contestants}
+    values: dict[Any, list[float]] = {name: [] for name in contestants}
+    for repeat in range(repeats + 1):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            value = np.asarray(jax.block_until_ready(run(repeat)))
+            seconds[name].append(time.perf_counter() - start)
+            values[name].append(float(np.mean(value)))
+    return {name: Taken(statistics.median(taken[1:]), taken[0], values[name]) for name, taken in seconds.items()}
+
+
+def agreement(values: list[float], others: list[float]) -> float:
+    """The difference of two contestants' mean log-evidences, in standard errors; both are heavy-tailed at small N."""
+    error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / len(values))
+    return float((np.mean(values) - np.mean(others)) / error)
