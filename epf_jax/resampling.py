@@ -291,7 +291,7 @@ def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: 
     return jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
 
 
-# `kernels.cells` knows the next two by their names, and has ways of its own for a filter that fits one block.
+# `kernels.evaluation` knows the next two by their names, and has ways of its own for a filter that fits one block.
 
 
 @jax.jit

@@ -11,7 +11,7 @@ import jax
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed import gpu
-from benchmarks.speed.particle_step import PARTICLES
+from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
 from benchmarks.speed.racing import agreement, race
 from epf_jax.filters import base
@@ -46,7 +46,7 @@ def row(name, n, batch, y, repeats):
 def main(repeats: int = 5, *, store: bool = True):
     backend = jax.default_backend()
     _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS[backend])
-    sizes = [(n, 1, repeats * more) for n, more in PARTICLES.items()]
+    sizes = [(n, 1, repeats * more) for n, more in TURNS.items()]
     if backend == "gpu":
         sizes += [(1_000_000, 1, repeats), (1000, gpu.BATCH, repeats)]
     rows = [row(name, n, batch, y, more) for name in FILTERS for n, batch, more in sizes]

@@ -15,8 +15,8 @@ from benchmarks.speed import by_hand
 from benchmarks.speed.peers import PEERS, THETA, available
 from benchmarks.speed.racing import agreement, race
 
-NUM_STEPS = 200
-PARTICLES = {1_000: 4, 10_000: 2, 100_000: 1}  # how many more turns the small, noisier races get
+NUM_STEPS = {1_000: 1000, 10_000: 200, 100_000: 200}  # of each number of particles
+TURNS = {1_000: 2, 10_000: 2, 100_000: 1}  # how many more turns the small, noisier races get
 BOOTSTRAP, EPF = "epf_jax bootstrap", "epf_jax EPF, Taylor 7"
 
 
@@ -36,8 +36,9 @@ def ours_epf(y, num_particles, dtype):
 
 def rows_of(work, n, dtype, builds, y, repeats, bars, reference):
     """One race: a row for each contestant, with what the bars say of ours."""
+    y = y[: NUM_STEPS[n]]
     contestants = {name: build(y, n, dtype) for name, build in builds.items()}
-    taken = race(contestants, repeats * PARTICLES[n])
+    taken = race(contestants, repeats * TURNS[n])
     rows = []
     for name, (seconds, _, values) in taken.items():
         times_ours = seconds / taken[next(iter(builds))].seconds
@@ -65,25 +66,25 @@ def peers(names):
 
 
 def main(repeats: int = 5, *, store: bool = True):
-    _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, NUM_STEPS)
+    _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, max(NUM_STEPS.values()))
     found, missing = peers(list(PEERS))
     rows = [{"work": "peer not installed", "contestant": peer} for peer in missing]
     hand = {"NumPy by hand": by_hand.numpy_bootstrap, "plain JAX": by_hand.jax_bootstrap}
     bars = {"NumPy by hand": 1.0, "plain JAX": 2.0, **dict.fromkeys(found, 1.0)}
-    for n in PARTICLES:
+    for n in NUM_STEPS:
         builds = {BOOTSTRAP: ours_bootstrap, **hand, **found}
         rows += rows_of("bootstrap, float32", n, np.float32, builds, y, repeats, bars, "NumPy by hand")
     jax.config.update("jax_enable_x64", True)  # the flag, not its context: one peer's callback sees no other
     try:
         others = {peer: build for peer, build in found.items() if not peer.startswith("blackjax")}
         y64 = np.asarray(y, float)
-        for n in PARTICLES:
+        for n in NUM_STEPS:
             builds = {BOOTSTRAP: ours_bootstrap, "NumPy by hand": by_hand.numpy_bootstrap, **others}
             bars64 = dict.fromkeys(others, 1.0)
             rows += rows_of("bootstrap, float64", n, np.float64, builds, y64, repeats, bars64, "NumPy by hand")
     finally:
         jax.config.update("jax_enable_x64", False)
-    for n in PARTICLES:
+    for n in NUM_STEPS:
         builds = {EPF: ours_epf, "NumPy EPF": by_hand.numpy_epf, "plain JAX EPF": by_hand.jax_epf}
         rows += rows_of(
             "EPF, float32", n, np.float32, builds, y, repeats, {"NumPy EPF": 4.0, "plain JAX EPF": 2.0}, "NumPy EPF"
@@ -105,10 +106,15 @@ def main(repeats: int = 5, *, store: bool = True):
             }
         )
     show(
-        f"SIN, systematic resampling at every step, T = {NUM_STEPS}, medians of {repeats} or more interleaved runs",
+        f"SIN, systematic resampling at every step, T by N: {NUM_STEPS}, medians of {repeats} or more interleaved runs",
         rows,
     )
-    settings = {"steps": NUM_STEPS, "repeats": repeats, "theta": THETA, "peers": available()}
+    settings = {
+        "steps": {str(n): t for n, t in NUM_STEPS.items()},
+        "repeats": repeats,
+        "theta": THETA,
+        "peers": available(),
+    }
     if store:
         print("stored in", save("particle_step", settings, rows))
     return rows

@@ -22,7 +22,6 @@ from epf_jax.kernels.cells import (
     Block,
     Cells,
     NotFusable,
-    evaluate,
     filled,
     from_numbers,
     full_shape,
@@ -31,6 +30,7 @@ from epf_jax.kernels.cells import (
     spread,
     to_numbers,
 )
+from epf_jax.kernels.evaluation import evaluate
 from epf_jax.kernels.vectors import compiler
 
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
