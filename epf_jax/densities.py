@@ -90,32 +90,37 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     for the rest (StudentT, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with respect to
     the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
-    row = jax.tree.map(lambda a: a[0], batched)
-    try:
-        one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, row)
-    except NotImplementedError:  # jax's Poisson draws want jax's own generator
-        key = threefry(key)
-        one = jax.eval_shape(lambda key, row: distribution(*row).sample(key), key, row)
-    many = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else None
+    many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
     if many is not None:
         try:
             many = promote_batch_shape(many)
-            drawn = jax.eval_shape(many.sample, key)
+            fit, drawn = _fitting(key, many.sample)
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
-            drawn = None
-        if drawn is not None and drawn.shape == many.batch_shape + many.event_shape == (num, *one.shape):
-            return guarded(many).sample(key)
+            pass
+        else:
+            if drawn == many.batch_shape + many.event_shape == (num, *shape):
+                return guarded(many).sample(fit)
+    key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
 
 
-def _of_rows(distribution: Callable, *batched: Any) -> Any | None:
-    """The distributions of all rows as one of numpyro's, or None where they are not numpyro's.
+def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, tuple[int, ...]]:
+    """A key that `sample(key)` takes, and the shape of its draw: jax's Poisson wants jax's own generator."""
+    try:
+        return key, jax.eval_shape(sample, key).shape
+    except NotImplementedError:
+        return threefry(key), jax.eval_shape(sample, threefry(key)).shape
+
+
+def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[int, ...]]:
+    """The distributions of all rows as one of numpyro's, or None where they are not; and the shape of a row's draw.
 
     Their numbers leave vmap in the order of their names. Numpyro's own order is that of a set of strings, which another
     process has otherwise: it would trace another program, and find none in a cache of compiled ones.
     """
-    rebuild = []
+    rebuild: list[Callable] = []
+    shapes: list[tuple[int, ...]] = []
 
     def numbers(*row):
         d = distribution(*row)
@@ -125,10 +130,11 @@ def _of_rows(distribution: Callable, *batched: Any) -> Any | None:
         leaves, tree = jax.tree.flatten(d)
         order = sorted(range(len(leaves)), key=_names(d).__getitem__)
         rebuild.append(lambda found: tree.unflatten([found[order.index(i)] for i in range(len(leaves))]))
+        shapes.append(d.shape())
         return [leaves[i] for i in order]
 
     found = jax.vmap(numbers)(*batched)
-    return None if found is None else rebuild[-1](found)
+    return (None, ()) if found is None else (rebuild[-1](found), shapes[-1])
 
 
 def _names(d: dist.Distribution) -> list[tuple[str, ...]]:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.kernels import ancestors_by_bisection, running_sum_by_blocks
+from epf_jax.kernels import by_platform
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 _POSITIONS = 2**24  # that float32 tells apart
@@ -305,7 +305,7 @@ def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
     def by_histogram(counts):
         return running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop"))
 
-    ancestors = jax.lax.platform_dependent(counts, cuda=ancestors_by_bisection, default=by_histogram)
+    ancestors = by_platform(counts, default=by_histogram, kernel="ancestors_by_bisection")
     return jnp.minimum(ancestors, n - 1)
 
 
@@ -319,7 +319,7 @@ def running_sum(x: Array) -> Array:
     def one_by_one(x):
         return jax.lax.scan(lambda total, x: (total + x, total + x), jnp.zeros((), x.dtype), x, unroll=8)[1]
 
-    return jax.lax.platform_dependent(x, cpu=one_by_one, cuda=running_sum_by_blocks, default=jnp.cumsum)
+    return by_platform(x, cpu=one_by_one, default=jnp.cumsum, kernel="running_sum_by_blocks")
 
 
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " num"]) -> Int[Array, " num"]:

@@ -1,5 +1,6 @@
 """What a run gives back: summaries of theta and x at every step, the evidence, diagnostics, the final state."""
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -180,13 +181,25 @@ class Results(NamedTuple):
 
 def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
     """Mean, sd and quantiles of every leaf of a pytree of particles."""
-    moments = jax.tree.map(lambda leaf: mean_and_sd(leaf, log_weights), particles)
+    leaves, tree = jax.tree.flatten(particles)
+    if not leaves:
+        return Summary(particles, particles, particles)
+    # All numbers of a particle side by side: one program for their moments and one for their quantiles.
+    columns = jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(log_weights.dtype) for leaf in leaves], axis=1)
+    found = (*mean_and_sd(columns, log_weights), quantiles(columns, log_weights, jnp.asarray(levels, columns.dtype)))
+    ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
 
-    def pick(i):
-        return jax.tree.map(lambda pair: pair[i], moments, is_leaf=lambda node: type(node) is tuple)
+    def apart(joined):
+        parts = zip(jnp.split(joined, ends), leaves, strict=True)
+        return jax.tree.unflatten(tree, [part.reshape(leaf.shape[1:] + joined.shape[1:]) for part, leaf in parts])
 
-    at = jnp.asarray(levels, log_weights.dtype)
-    return Summary(pick(0), pick(1), jax.tree.map(lambda leaf: quantiles(leaf, log_weights, at), particles))
+    return Summary(*map(apart, found))
+
+
+def summaries(state: FilterState, levels: tuple[float, ...]) -> tuple[Summary, Summary]:
+    """Those of theta and of x."""
+    both = summarise((state.theta, state.x), state.log_weights, levels)
+    return Summary(*(part[0] for part in both)), Summary(*(part[1] for part in both))
 
 
 def log_scores(results: Results) -> np.ndarray:
@@ -197,9 +210,10 @@ def log_scores(results: Results) -> np.ndarray:
 
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
     """One step's row of `Results`."""
+    theta, x = summaries(state, levels)
     return {
-        "theta": summarise(state.theta, state.log_weights, levels),
-        "x": summarise(state.x, state.log_weights, levels),
+        "theta": theta,
+        "x": x,
         "log_evidence": state.log_evidence,
         "ess": info.ess,
         "resampled": info.resampled,

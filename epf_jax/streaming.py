@@ -16,7 +16,7 @@ import numpy as np
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
 from epf_jax.filters import Filter, FilterState
 from epf_jax.lines import LineError, Observation
-from epf_jax.results import record, scalars, summarise
+from epf_jax.results import record, scalars, summaries
 from epf_jax.series import check_series
 from epf_jax.sweep import LEVELS
 
@@ -110,8 +110,7 @@ def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], Any]:
 
 @jax.jit
 def _summaries(state: FilterState) -> tuple[Any, Any]:
-    levels = tuple(LEVELS.values())
-    return summarise(state.theta, state.log_weights, levels), summarise(state.x, state.log_weights, levels)
+    return summaries(state, tuple(LEVELS.values()))
 
 
 def _line(t: int, row: Any, sequence: int | None) -> Line:

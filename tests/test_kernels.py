@@ -10,7 +10,9 @@ import pytest
 
 import epf_jax as epf
 from epf_jax.filters.base import PARTICLES
-from epf_jax.kernels import NotFusable, ancestors_by_bisection, cells, running_sum_by_blocks, scan_on_chip
+from epf_jax.kernels import NotFusable, cells
+from epf_jax.kernels.on_chip import scan_on_chip
+from epf_jax.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.random import WORDS, stream
 from epf_jax.results import record
 

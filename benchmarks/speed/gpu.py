@@ -13,7 +13,7 @@ import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
 from benchmarks.speed.racing import race
-from epf_jax.kernels import on_chip
+from epf_jax.kernels import dispatch
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
 STEPS = {1_000: 1000, 10_000: 1000, 100_000: 500, 1_000_000: 200}
@@ -40,13 +40,13 @@ def without_kernels(build):
     """The same filter by XLA alone."""
 
     def built(*args):
-        limit = on_chip.MAX_PARTICLES
-        on_chip.MAX_PARTICLES = 0
+        limit = dispatch.MAX_PARTICLES
+        dispatch.MAX_PARTICLES = 0
         try:
             run = build(*args)
             jax.block_until_ready(run(0))  # traced and compiled now, while the kernels are off
         finally:
-            on_chip.MAX_PARTICLES = limit
+            dispatch.MAX_PARTICLES = limit
         return run
 
     return built
@@ -82,7 +82,7 @@ def main():
             "EPF, Taylor 7": running(extended(model, n), y),
             "bootstrap": running(bootstrap(model, n), y),
         }
-        if n <= on_chip.MAX_PARTICLES:
+        if n <= dispatch.MAX_PARTICLES:
             contestants["EPF, Taylor 7, XLA alone"] = without_kernels(running)(extended(model, n), y)
             contestants["bootstrap, XLA alone"] = without_kernels(running)(bootstrap(model, n), y)
         if n in (1_000, 1_000_000):

@@ -3,8 +3,8 @@
 A step of a thousand particles is dozens of small kernels to XLA, and a GPU spends its time starting them.
 `scan_on_chip` is `jax.lax.scan` for a function as it is written, a filter's step with its summaries, in one Pallas
 kernel: the particles stay in registers from the first observation to the last. Under `vmap` the kernel gets a grid,
-one block for each filter. A function that does something that has no rule in `cells` is left to XLA. The same kernel
-runs in Pallas' interpreter on a CPU, where the tests hold it against the function itself.
+one block for each filter. A function that does something that has no rule in `evaluation` is left to XLA. The same
+kernel runs in Pallas' interpreter on a CPU, where the tests hold it against the function itself.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
@@ -30,74 +29,12 @@ from epf_jax.kernels.cells import (
     spread,
     to_numbers,
 )
+from epf_jax.kernels.dispatch import MAX_PARTICLES
 from epf_jax.kernels.evaluation import evaluate
 from epf_jax.kernels.vectors import compiler
 
-MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 _PER_WARP = 128  # lanes: four to a thread
 _SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles read what others have computed
-
-
-def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
-    """`jax.lax.scan(step, state, rows)`: on chip where the filter is small and the device a GPU, by XLA elsewhere.
-
-    Args:
-        step: `step(state, row) -> state, out`.
-        num_particles: N.
-        by_particle: a prefix of `state`: True where leaves have a leading axis of particles, False elsewhere.
-        state: the first state.
-        rows: arrays with a leading axis of time.
-    """
-    on_gpu = jax.default_backend() == "gpu"
-    # Two steps to a turn spare a GPU the copies of the state that one needs; on a CPU they cost more than they spare.
-    by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
-    if not on_gpu or num_particles > MAX_PARTICLES:
-        return by_xla(state, rows)
-    row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
-    step, captured = jax.closure_convert(step, state, row)  # what is differentiated must come in as an argument
-
-    def by_xla_given(captured, state, rows):
-        return jax.lax.scan(lambda state, row: step(state, row, *captured), state, rows, unroll=2)
-
-    def on_chip_given(captured, state, rows):
-        return scan_on_chip(lambda state, row: step(state, row, *captured), num_particles, by_particle, state, rows)
-
-    try:
-        jax.eval_shape(on_chip_given, captured, state, rows)
-    except NotFusable:
-        return by_xla(state, rows)
-
-    @jax.custom_jvp  # Pallas cannot differentiate the kernel: derivatives are XLA's
-    def scan(captured, state, rows):
-        return jax.lax.platform_dependent(captured, state, rows, cuda=on_chip_given, default=by_xla_given)
-
-    scan.defjvp(partial(_jvp_of_what_varies, by_xla_given), symbolic_zeros=True)
-    return scan(captured, state, rows)
-
-
-def _jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The derivative along those inputs that have a tangent: a zero made an array would look like one that has."""
-    treedef: Any
-    leaves, treedef = jax.tree.flatten(primals)
-    slopes = treedef.flatten_up_to(tangents)
-    varies = [not isinstance(slope, SymbolicZero) for slope in slopes]
-
-    def given(moving):
-        moving = iter(moving)
-        full = [next(moving) if v else leaf for v, leaf in zip(varies, leaves, strict=True)]
-        return function(*treedef.unflatten(full))
-
-    moving = [leaf for v, leaf in zip(varies, leaves, strict=True) if v]
-    return jax.jvp(given, (moving,), ([slope for v, slope in zip(varies, slopes, strict=True) if v],))
-
-
-def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
-    """`step(state, row)`: the same numbers as `scan_on_device` gives for it."""
-    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
-        return step(state, row)
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
-    state, out = scan_on_device(step, num_particles, by_particle, state, rows)
-    return state, jax.tree.map(lambda leaf: leaf[0], out)
 
 
 def scan_on_chip(

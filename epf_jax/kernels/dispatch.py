@@ -1,0 +1,98 @@
+"""Which way a computation goes on the machine at hand: by XLA, or on a GPU by a kernel.
+
+Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array
+
+from epf_jax.kernels.cells import NotFusable
+
+MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+
+
+def by_platform(x: Array, *, default: Callable, kernel: str, cpu: Callable | None = None) -> Array:
+    """`function(x)` in the way of the platform that the program is for.
+
+    Args:
+        x: what it is given.
+        default: the way of most platforms.
+        kernel: the name in `kernels.vectors` of a GPU's way.
+        cpu: the way of a CPU, where it is another than most.
+    """
+    backend = jax.default_backend()
+    if backend != "gpu":
+        return (cpu or default)(x) if backend == "cpu" else default(x)
+    from epf_jax.kernels import vectors
+
+    return jax.lax.platform_dependent(x, cpu=cpu or default, cuda=getattr(vectors, kernel), default=default)
+
+
+def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
+    """`jax.lax.scan(step, state, rows)`: on chip where the filter is small and the device a GPU, by XLA elsewhere.
+
+    Args:
+        step: `step(state, row) -> state, out`.
+        num_particles: N.
+        by_particle: a prefix of `state`: True where leaves have a leading axis of particles, False elsewhere.
+        state: the first state.
+        rows: arrays with a leading axis of time.
+    """
+    on_gpu = jax.default_backend() == "gpu"
+    # Two steps to a turn spare a GPU the copies of the state that one needs; on a CPU they cost more than they spare.
+    by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
+    if not on_gpu or num_particles > MAX_PARTICLES:
+        return by_xla(state, rows)
+    from epf_jax.kernels.on_chip import scan_on_chip
+
+    row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
+    step, captured = jax.closure_convert(step, state, row)  # what is differentiated must come in as an argument
+
+    def by_xla_given(captured, state, rows):
+        return jax.lax.scan(lambda state, row: step(state, row, *captured), state, rows, unroll=2)
+
+    def on_chip_given(captured, state, rows):
+        return scan_on_chip(lambda state, row: step(state, row, *captured), num_particles, by_particle, state, rows)
+
+    try:
+        jax.eval_shape(on_chip_given, captured, state, rows)
+    except NotFusable:
+        return by_xla(state, rows)
+
+    @jax.custom_jvp  # Pallas cannot differentiate the kernel: derivatives are XLA's
+    def scan(captured, state, rows):
+        return jax.lax.platform_dependent(captured, state, rows, cuda=on_chip_given, default=by_xla_given)
+
+    scan.defjvp(partial(_jvp_of_what_varies, by_xla_given), symbolic_zeros=True)
+    return scan(captured, state, rows)
+
+
+def _jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The derivative along those inputs that have a tangent: a zero made an array would look like one that has."""
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(primals)
+    slopes = treedef.flatten_up_to(tangents)
+    varies = [not isinstance(slope, SymbolicZero) for slope in slopes]
+
+    def given(moving):
+        moving = iter(moving)
+        full = [next(moving) if v else leaf for v, leaf in zip(varies, leaves, strict=True)]
+        return function(*treedef.unflatten(full))
+
+    moving = [leaf for v, leaf in zip(varies, leaves, strict=True) if v]
+    return jax.jvp(given, (moving,), ([slope for v, slope in zip(varies, slopes, strict=True) if v],))
+
+
+def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
+    """`step(state, row)`: the same numbers as `scan_on_device` gives for it."""
+    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
+        return step(state, row)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
+    state, out = scan_on_device(step, num_particles, by_particle, state, rows)
+    return state, jax.tree.map(lambda leaf: leaf[0], out)
