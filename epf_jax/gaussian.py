@@ -120,6 +120,7 @@ class Conditioned(NamedTuple):
     log_density: Float[Array, ""]
 
 
+@jax.jit  # traced once for all its uses in a program
 def condition(
     mean: Float[Array, " d"],
     scale_tril: Float[Array, "d d"],

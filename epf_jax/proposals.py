@@ -33,6 +33,7 @@ class Proposal(NamedTuple):
         blind: whether x_t is drawn without a look at y_t.
         name: for descriptions.
         draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
+        made_for: the model whose states it is known to draw, or None.
     """
 
     distribution: Callable[..., Any]
@@ -41,6 +42,7 @@ class Proposal(NamedTuple):
     blind: bool = False
     name: str = "of your own"
     draw: Callable[..., Array] = sample_each
+    made_for: StateSpaceModel | None = None
 
 
 def bootstrap() -> Proposal:
@@ -127,7 +129,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     def log_weight(model, theta, x_prev, x, y, u):
         return jnp.zeros(())
 
-    return Proposal(distribution, log_weight, look_ahead, name="fully adapted")
+    return Proposal(distribution, log_weight, look_ahead, name="fully adapted", made_for=model)
 
 
 @lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
@@ -170,7 +172,8 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             + (" Call it: proposals are built by their functions." if callable(proposal) else "")
         )
     shapes = model.shapes
-    if shapes.problem is not None or (proposal.blind and proposal.draw is sample_each):
+    fits = proposal.blind or proposal.made_for is model
+    if shapes.problem is not None or (fits and proposal.draw is sample_each):
         return
     call = "q(theta, x_prev, y, u)"
     try:

@@ -222,6 +222,8 @@ def check_resampler(resample: Any, num_particles: int) -> None:
     if selects:
         return
     warn_of_coarse_positions(num_particles)
+    if resample in (multinomial, stratified, systematic, residual):
+        return
     try:
         drawn = jax.eval_shape(lambda key: resample(key, uniform_log_weights(num_particles)), jax.random.key(0))
     except Exception as error:
