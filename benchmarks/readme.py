@@ -50,12 +50,17 @@ def claims() -> str:
 
 def speed() -> str:
     """The stored races as Markdown: how many times ours each contestant takes."""
-    stored = json.loads((RESULTS / "particle_step.json").read_text())
+    races = [line for path in sorted(RESULTS.glob("particle_step*.json")) for line in _races(path)]
+    return "\n".join([*races, *_gpu()]) + "\n"
+
+
+def _races(path: pathlib.Path) -> list[str]:
+    stored = json.loads(path.read_text())
     rows, here = [row for row in stored["rows"] if "N" in row], stored["machine"]
     sizes = sorted({row["N"] for row in rows})
     lines = [
-        f"On a CPU ({here['cores']} cores, jax {here['jax']}, {here['date']}; times as multiples of ours, ours in ns a "
-        "particle-step):",
+        f"On a CPU ({here['processor']}, {here['cores']} cores, jax {here['jax']}, {here['date']}; times as multiples "
+        "of ours, ours in ns a particle-step):",
         "",
         "| race | contestant | " + " | ".join(f"N = {n:,}" for n in sizes) + " |",
         "|---" * (2 + len(sizes)) + "|",
@@ -64,7 +69,7 @@ def speed() -> str:
         found = {row["N"]: row for row in rows if (row["work"], row["contestant"]) == (work, contestant)}
         cells = [_speed_cell(found[n]) for n in sizes]
         lines.append(f"| {work} | {contestant} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *_gpu()]) + "\n"
+    return [*lines, ""]
 
 
 def _speed_cell(row) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import platform
 from typing import Any
 
 from epf_jax.machine import machine
@@ -19,6 +20,12 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
     print("  ".join("-" * w for w in widths))
     for row in cells:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)), flush=True)
+
+
+def of_this_cpu(name: str) -> str:
+    """The name under which a CPU's speeds are stored: ratios on x86_64 are not those on another architecture."""
+    architecture = platform.machine()
+    return name if architecture == "x86_64" else f"{name}_{architecture}"
 
 
 def save(name: str, settings: dict[str, Any], rows: list[dict[str, Any]]) -> pathlib.Path:

@@ -14,6 +14,11 @@ from epf_jax._version import __version__
 PACKAGES = ("jax", "jaxlib", "numpyro", "numpy")
 
 
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine() -> dict[str, Any]:
     """Hardware, versions and date."""
     processor = platform.processor() or platform.machine()
@@ -24,7 +29,7 @@ def machine() -> dict[str, Any]:
         processor = names[0] if names else processor
     return {
         "processor": processor,
-        "cores": os.cpu_count(),
+        "cores": num_cores(),
         "device": str(jax.local_devices()[0].device_kind),
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),

@@ -4,12 +4,12 @@ Both in processes of their own, which differ in one line, taking turns; the resu
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 
-from benchmarks.report import save, show
+from benchmarks.report import of_this_cpu, save, show
+from epf_jax.machine import num_cores
 
 CODE = """
 import hashlib, json, sys, time
@@ -37,7 +37,7 @@ def once(num_devices):
 
 
 def main(repeats: int = 3, *, store: bool = True):
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     runs = {1: [], cores: []}
     for _ in range(repeats):
         for num in runs:
@@ -49,7 +49,7 @@ def main(repeats: int = 3, *, store: bool = True):
     rows[-1] |= {"bar": 1.7, "met": gain >= 1.7, "same numbers": same}
     show("replicate: 32 filters x 1000 particles, EPF, T = 200", rows)
     if store:
-        print("stored in", save("speed_cores", {"repeats": repeats, "cores": cores}, rows))
+        print("stored in", save(of_this_cpu("speed_cores"), {"repeats": repeats, "cores": cores}, rows))
     return rows
 
 

@@ -10,7 +10,7 @@ import time
 import jax
 
 import epf_jax as epf
-from benchmarks.report import save, show
+from benchmarks.report import of_this_cpu, save, show
 
 SHORT, LONG, REPEATS, NUM_PARTICLES = 500, 5000, 25, 1000
 
@@ -57,7 +57,7 @@ def main():
     ]
     show("cost per observation, SIN, N = 1000, float32", rows)
     settings = {"short": SHORT, "long": LONG, "repeats": REPEATS, "particles": NUM_PARTICLES}
-    print("stored in", save("cost_per_step", settings, rows))
+    print("stored in", save(of_this_cpu("cost_per_step"), settings, rows))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from unittest import mock
 import jax
 
 import epf_jax as epf
-from benchmarks.report import save, show
+from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed import gpu
 from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
@@ -53,9 +53,8 @@ def main(repeats: int = 5, *, store: bool = True):
     show(f"random numbers: own against threefry on {backend}, SIN, T = {len(y)}, float32", rows)
     if store:
         settings = {"steps": len(y), "repeats": repeats, "theta": THETA}
-        print(
-            "stored in", save("speed_generator" if backend == "cpu" else f"speed_generator_{backend}", settings, rows)
-        )
+        name = of_this_cpu("speed_generator") if backend == "cpu" else f"speed_generator_{backend}"
+        print("stored in", save(name, settings, rows))
     return rows
 
 

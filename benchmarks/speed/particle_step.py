@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import epf_jax as epf
-from benchmarks.report import save, show
+from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed import by_hand
 from benchmarks.speed.peers import PEERS, THETA, available
 from benchmarks.speed.racing import agreement, race
@@ -116,7 +116,7 @@ def main(repeats: int = 5, *, store: bool = True):
         "peers": available(),
     }
     if store:
-        print("stored in", save("particle_step", settings, rows))
+        print("stored in", save(of_this_cpu("particle_step"), settings, rows))
     return rows
 
 

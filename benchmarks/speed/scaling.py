@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 import epf_jax as epf
-from benchmarks.report import save, show
+from benchmarks.report import RESULTS, of_this_cpu, save, show
 from benchmarks.speed.racing import race
 from epf_jax.polynomials import num_coefficients
 
 LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
-PICTURE = pathlib.Path(__file__).resolve().parents[1] / "results" / "speed_scaling.png"
+PICTURE = RESULTS / f"{of_this_cpu('speed_scaling')}.png"
 
 
 def literal(model, num_particles, order):
@@ -131,7 +131,10 @@ def main(repeats: int = 5, *, store: bool = True):
     draw(by_length, by_order, by_dim, picture)
     print("drawn in", picture)
     if store:
-        print("stored in", save("speed_scaling", {"repeats": repeats, "N": {"series": 1000, "order": 10_000}}, rows))
+        print(
+            "stored in",
+            save(of_this_cpu("speed_scaling"), {"repeats": repeats, "N": {"series": 1000, "order": 10_000}}, rows),
+        )
     return rows
 
 
