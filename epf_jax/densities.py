@@ -128,7 +128,9 @@ def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[i
             return None
         tree: Any
         leaves, tree = jax.tree.flatten(d)
-        order = sorted(range(len(leaves)), key=_names(d).__getitem__)
+        names = _names(d)
+        # A family may flatten itself in a way of its own, whose order is then the same everywhere.
+        order = sorted(range(len(leaves)), key=names.__getitem__) if len(names) == len(leaves) else range(len(leaves))
         rebuild.append(lambda found: tree.unflatten([found[order.index(i)] for i in range(len(leaves))]))
         shapes.append(d.shape())
         return [leaves[i] for i in order]
@@ -138,8 +140,8 @@ def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[i
 
 
 def _names(d: dist.Distribution) -> list[tuple[str, ...]]:
-    """A name for each leaf of a distribution, in numpyro's order."""
-    fields = zip(type(d).gather_pytree_data_fields(), d.tree_flatten()[0], strict=True)
+    """A name for each leaf of a distribution, in numpyro's order, where it flattens itself as numpyro's do."""
+    fields = zip(type(d).gather_pytree_data_fields(), d.tree_flatten()[0], strict=False)
     return [
         (field, *rest)
         for field, value in fields

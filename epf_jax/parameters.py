@@ -84,7 +84,9 @@ def parameters(prior: Any) -> Parameters:
         ]
 
     def to_theta(z):
-        return treedef.unflatten([leaf.transform(part) for leaf, part in zip(leaves, split(z), strict=True)])
+        # A model may index its theta by traced numbers, which an array of NumPy's, as the centre is, does not take.
+        parts = [jnp.asarray(part) for part in split(z)]
+        return treedef.unflatten([leaf.transform(part) for leaf, part in zip(leaves, parts, strict=True)])
 
     def to_vector(theta):
         try:

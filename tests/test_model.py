@@ -237,3 +237,58 @@ def test_each_particle_gets_its_own_draw_of_a_count(x64):
     assert abs(standardised.mean()) < 4 * 0.022
     assert abs(standardised.var() - 1) < 4 * 0.051
     assert abs(np.corrcoef(standardised[1:], standardised[:-1])[0, 1]) < 4 * 0.022
+
+
+INDEXED = {
+    "by the state": lambda: epf.StateSpaceModel(
+        prior={"mu": dist.Normal(jnp.array([-1.0, 1.0]), 0.5).to_event(1)},
+        initial=lambda theta: dist.Categorical(probs=jnp.array([0.5, 0.5])),
+        transition=lambda theta, x, u: dist.Categorical(probs=jnp.array([[0.9, 0.1], [0.1, 0.9]])[x]),
+        observation=lambda theta, x, u: dist.Normal(theta["mu"][x], 0.5),
+    ),
+    "by the input": lambda: epf.StateSpaceModel(
+        prior={"season": dist.Normal(jnp.zeros(4), 0.5).to_event(1)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.9 * x + theta["season"][u % 4], 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, theta["season"].at[0].get() ** 2 + 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("build", [epf.extended_parameter_filter, epf.liu_west_filter, epf.online_em])
+@pytest.mark.parametrize("model", INDEXED)
+def test_a_model_may_index_its_parameters_by_what_is_traced(model, build):
+    results = epf.run(jax.random.key(0), build(INDEXED[model](), 20), jnp.array([0.5, -1.0, 1.2]))
+    assert np.isfinite(results.log_evidence).all()
+
+
+class OwnWay(dist.Distribution):
+    """A Normal that flattens itself in a way of its own, as numpyro lets a family do."""
+
+    support = dist.constraints.real
+
+    def __init__(self, loc, scale):
+        self.loc, self.scale = loc, scale
+        super().__init__(batch_shape=jax.lax.broadcast_shapes(jnp.shape(loc), jnp.shape(scale)))
+
+    def sample(self, key, sample_shape=()):
+        return self.loc + self.scale * jax.random.normal(key, sample_shape + self.batch_shape)
+
+    def log_prob(self, value):
+        return dist.Normal(self.loc, self.scale).log_prob(value)
+
+    def tree_flatten(self):
+        return (self.scale, self.loc), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, numbers):
+        made = object.__new__(cls)
+        made.scale, made.loc = numbers
+        dist.Distribution.__init__(made, batch_shape=jnp.shape(numbers[0]))
+        return made
+
+
+def test_a_family_that_flattens_itself_in_its_own_way_is_drawn_from():
+    rows = jnp.arange(5.0) * 100
+    drawn = sample_each(jax.random.key(0), lambda loc: OwnWay(loc, jnp.ones(())), 5, rows)
+    assert np.all(np.abs(drawn - rows) < 6.0)  # six standard deviations
