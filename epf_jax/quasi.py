@@ -17,6 +17,7 @@ learns theta with its particles, theta stays as random as ever; use them where t
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -185,15 +186,46 @@ def kronecker(key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "num dim"]:
     return ((words >> (32 - digits)).astype(float) + 0.5) * 2.0**-digits
 
 
+@cache
 def lattice(num: int, dim: int) -> np.ndarray:
     """`num` points that fill the unit cube evenly, so that each coordinate by itself is an even grid.
 
-    A smooth function that vanishes at the cube's sides is integrated by them as by a grid of as many points.
+    The points i g / num for i = 0, 1, ..., modulo 1, with g chosen so that the longest wave that they cannot tell from
+    a constant (Sloan and Joe 1994, chapter 3) is as short as can be found: a smooth function that vanishes at the
+    cube's sides is then integrated by them as by a grid of as many points.
     """
-    coprime = np.array([step for step in range(1, num + 1) if math.gcd(step, num) == 1])
-    wanted = num * _golden_ratios(dim - 1)
-    steps = np.array([1, *coprime[np.argmin(np.abs(coprime - wanted[:, None]), axis=1)]])
-    return (np.arange(num)[:, None] * steps % num + 0.5) / num
+    found = max(_generators(num, dim), key=lambda generator: _shortest_dual(num, generator))
+    return (np.arange(num)[:, None] * found % num + 0.5) / num
+
+
+_MOST_PRODUCTS = 5_000_000  # that the search for a lattice takes
+
+
+def _generators(num: int, dim: int) -> list[np.ndarray]:
+    """Vectors (1, a, a^2, ...) modulo num: in two dimensions with a / num near the golden ratio, else any."""
+    coprime = np.array([a for a in range(1, num + 1) if math.gcd(a, num) == 1])
+    most = min(max(_MOST_PRODUCTS // len(_waves(num, dim)), 8), 256)
+    if dim == 2:
+        chosen = coprime[np.argsort(np.abs(coprime - num * _golden_ratios(1)[0]))[:most]]
+    else:
+        chosen = coprime[np.unique(np.linspace(0, len(coprime) - 1, most).astype(int))]
+    return [np.array([pow(int(a), k, num) for k in range(dim)]) for a in chosen]
+
+
+@cache
+def _waves(num: int, dim: int) -> np.ndarray:
+    """Wave numbers as long as the shortest dual vector of any lattice of so many points can be, shortest first."""
+    longest = math.ceil(math.sqrt(2.0) * num ** (1.0 / dim))
+    each = np.meshgrid(*[np.arange(-longest, longest + 1)] * dim, indexing="ij")
+    waves = np.stack(each, axis=-1).reshape(-1, dim)
+    waves = waves[len(waves) // 2 + 1 :]  # of h and -h one, and not 0
+    return waves[np.argsort(np.sum(waves**2, axis=1), kind="stable")]
+
+
+def _shortest_dual(num: int, generator: np.ndarray) -> float:
+    """The length of the shortest wave number h with h . g = 0 modulo num, which every point has in the same phase."""
+    waves = _waves(num, len(generator))
+    return float(np.linalg.norm(waves[np.argmax(waves @ generator % num == 0)]))
 
 
 def _golden_ratios(dim: int) -> np.ndarray:

@@ -37,12 +37,17 @@ def test_a_lattice_is_an_even_grid_in_every_coordinate(num, dim):
         np.testing.assert_allclose(np.sort(axis), (np.arange(num) + 0.5) / num, rtol=1e-12)
 
 
-def test_a_lattice_integrates_what_vanishes_at_the_sides_as_a_grid_does():
-    s = 10.0 * quasi.lattice(610, 2) - 5.0  # standard deviations: points about 0.4 apart
-    weights = np.exp(-0.5 * np.sum((s - [0.3, -0.2]) ** 2, axis=1))
-    # A grid of step h errs by exp(-2 (pi / h)^2), nothing; what is left is the Gaussian's mass beyond the sides, 1e-6.
-    np.testing.assert_allclose(weights.sum() * 100 / 610, 2 * np.pi, rtol=1e-5)
-    np.testing.assert_allclose(weights @ s / weights.sum(), [0.3, -0.2], atol=1e-4)
+@pytest.mark.parametrize(("num", "dim"), [(100, 2), (250, 2), (610, 2), (1000, 2), (2048, 3)])
+def test_a_lattice_integrates_what_vanishes_at_the_sides_as_a_grid_does(num, dim):
+    spacing = num ** (-1.0 / dim)  # of a grid
+    sd = 0.75 * spacing
+    centre = np.array([0.53, 0.49, 0.51])[:dim]
+    x = quasi.lattice(num, dim)
+    weights = np.exp(-0.5 * np.sum(((x - centre) / sd) ** 2, axis=1))
+    # A wave of wave number h is taken for a constant with an error of 2 exp(-2 (pi h sd)^2): for a grid, 3e-5. Here the
+    # shortest is at least .9 / spacing: 2e-4, for each of up to six directions; beyond the sides there is 1e-8.
+    np.testing.assert_allclose(weights.mean() / (2 * np.pi * sd**2) ** (dim / 2), 1.0, atol=6 * 2e-4)
+    np.testing.assert_allclose(weights @ x / weights.sum(), centre, atol=0.02 * sd)
 
 
 @pytest.mark.parametrize("num", [1, 2, 7, 64, 65])

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
@@ -51,14 +52,20 @@ from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, lattice, quasi_random_where_possible
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.statistics.base import check_model_learns
+from epf_jax.weights import ess
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 NUM_POINTS = {1: 128, 2: 610, 3: 2048}
+LEAST_POINTS = 16  # for each parameter: with fewer, hardly one lies where the posterior is
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
+_AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
+_BEYOND = 0.5  # the same mass that says that the posterior lies beyond the box
+_SEEING = 8.0  # points by which it is told where a narrow posterior lies
+_LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
 _NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
 _LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
@@ -89,7 +96,7 @@ def node_filter(
     num_nodes: int | tuple[int, ...] | None = None,
     num_points: int | None = None,
     reach: float = 5.0,
-    num_looks: int = 2,
+    num_looks: int = 3,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
@@ -102,10 +109,11 @@ def node_filter(
             11 x 11 x 11 for three by default.
         num_points: G, at how many points of a lattice the posterior is read; 128, 610 and 2048 for one, two and three
             parameters by default. The filter's `num_particles`.
-        reach: how many posterior standard deviations a new box extends to either side of the posterior mean.
+        reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer,
+            where fewer than eleven nodes would be further than one apart.
         num_looks: how often an observation may be taken: one that narrows the posterior to less than can be read
-            between the nodes is taken again, on a finer grid around it. Jumps, as of Cauchy noise, may need three. In a
-            batch (`epf.replicate`) every look costs as much as a step.
+            between the nodes is taken again, on a finer grid around it. Three do for an observation that says thirty
+            times as much as all before it. In a batch (`epf.replicate`) every look costs as much as a step.
         proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
             otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
         resample: how they resample; by default systematically in the order of the states (`epf.in_order`), where they
@@ -115,7 +123,7 @@ def node_filter(
     """
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     check_positive("reach", reach, "a positive number of posterior standard deviations")
-    check_whole_number("num_looks", num_looks, hint="Two are usual, three where observations jump.")
+    check_whole_number("num_looks", num_looks, hint="Three are usual.")
     check_is_model(model)
     if resample is None:
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
@@ -130,7 +138,12 @@ def node_filter(
     inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
     num_points = NUM_POINTS[len(counts)] if num_points is None else num_points
     check_whole_number("num_points", num_points, hint="Some hundreds for every parameter are usual.")
-    between = _reading(counts, num_points)
+    if num_points < LEAST_POINTS * len(counts):
+        raise ValueError(
+            f"num_points: expected {LEAST_POINTS} at the least for each parameter, of which there are {len(counts)}, "
+            f"got {num_points}: they are to show the posterior. Leave it out for {NUM_POINTS[len(counts)]}."
+        )
+    between = _reading(counts, num_points, reach)
 
     def init(key):
         key_inner, key_report = jax.random.split(key)
@@ -154,10 +167,7 @@ def node_filter(
         def take(S):
             return _take(coordinates, between, lambda filter_: inner.step(key_inner, filter_, y, u), S)
 
-        before, taken = state.S, take(state.S)
-        for _ in range(num_looks - 1):
-            before, taken = _look_again(coordinates, between, reach, take, before, taken)
-        S, log_weights, log_mass, info = taken
+        S, log_weights, log_mass, info = _look_closer(coordinates, between, take, num_looks - 1, state.S)
 
         collapsed = jnp.all(info.collapsed)
         log_increment = jnp.where(collapsed, -jnp.inf, log_mass - state.S.log_mass)
@@ -174,7 +184,7 @@ def node_filter(
             overflowed=jnp.array(False),
         )
 
-        S, log_weights = _replace(coordinates, between, reach, S, log_weights)
+        S, log_weights = _replace(coordinates, between, S, log_weights)
         theta, x = _report(key_report, coordinates, between, S)
         return FilterState(x, theta, S, log_weights, state.log_evidence + log_increment, state.t + 1), info
 
@@ -207,14 +217,31 @@ def _take(coordinates, between, step, S):
     return _Taken(S._replace(log_mass=log_mass), log_weights, highest + log_mass, info)
 
 
-def _look_again(coordinates, between, reach, take, before, taken):
-    """The same step once more on a finer grid, where the posterior is narrower than can be read."""
+def _look_closer(coordinates, between, take, num_more, S):
+    """A step, and up to so many times the same on a finer grid, while the posterior is too narrow to be read."""
 
-    def finer():
-        closer = _moved(coordinates, between, before, *_closer(between, reach, before, taken.log_weights))
-        return closer, take(closer)
+    def again(_, known):
+        before, taken = known
+        seen = _flattened(taken.log_weights)
 
-    return jax.lax.cond(_is_narrow(between, reach, taken.log_weights), finer, lambda: (before, taken))
+        def finer():
+            closer = _moved(coordinates, between, before, *_closer(between, before, seen))
+            return closer, take(closer)
+
+        # At the box's edge all that is seen of the posterior is its near side: the box has to grow first.
+        sensible = _is_narrow(between, taken.log_weights) & (_mass_at_edge(between, seen) < _BEYOND)
+        return jax.lax.cond(sensible, finer, lambda: known)
+
+    taken = take(S)
+    narrow = _is_narrow(between, taken.log_weights)
+    return jax.lax.cond(narrow, lambda: jax.lax.fori_loop(0, num_more, again, (S, taken))[1], lambda: taken)
+
+
+def _flattened(log_weights):
+    """Weights of a posterior that is wider, so that some points count, where but one or two may see it."""
+    log_weights = jax.lax.stop_gradient(log_weights)
+    wider = jax.nn.log_softmax(log_weights / 4.0 ** jnp.arange(8.0)[:, None], axis=1)
+    return wider[jnp.argmax((jax.vmap(ess)(wider) >= _SEEING).at[-1].set(True))]
 
 
 class _Around(NamedTuple):
@@ -235,12 +262,13 @@ class _Between(NamedTuple):
     Attributes:
         nodes: s at the K nodes.
         at: s at the G points, a lattice.
-        level: at which level of its node's states each point takes one, a further coordinate of the lattice.
+        level: at which level of its node's states each point takes one.
         around: the nodes that have a share in what is read at every point, and their shares.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same at other places.
         nearest_to: `nearest_to(s)`, the node nearest to one s.
         cell: how far apart the nodes are along every coordinate.
+        reach: how many posterior standard deviations a new box extends along every coordinate.
     """
 
     nodes: Float[Array, "K P"]
@@ -251,15 +279,16 @@ class _Between(NamedTuple):
     around_each: Callable[[Any], "_Around"]
     nearest_to: Callable[[Any], Any]
     cell: Float[Array, " P"]
+    reach: Float[Array, " P"]
 
 
-def _reading(counts: tuple[int, ...], num_points: int) -> _Between:
-    """Reading between so many nodes, at so many points."""
+def _reading(counts: tuple[int, ...], num_points: int, reach: float) -> _Between:
+    """Reading between so many nodes, at so many points, on boxes that reach so far."""
     dim = len(counts)
     grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
-    points = lattice(num_points, dim + 1)
-    at, level = jnp.asarray(2.0 * points[:, :dim] - 1.0, float), jnp.asarray(points[:, dim], float)
+    at = jnp.asarray(2.0 * lattice(num_points, dim) - 1.0, float)
+    level = jnp.asarray(np.arange(num_points) * math.sqrt(2.0) % 1.0, float)
 
     def around(s):
         first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
@@ -271,9 +300,11 @@ def _reading(counts: tuple[int, ...], num_points: int) -> _Between:
         where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
         return jnp.ravel_multi_index(where, counts, mode="clip")
 
-    cell = 2.0 / (jnp.asarray(counts) - 1.0)
-    around_each = jax.vmap(around)
-    return _Between(nodes, at, level, around_each(at), jax.vmap(nearest_to)(at), around_each, nearest_to, cell)
+    cell = jnp.asarray([2.0 / (n - 1) for n in counts], float)
+    # With few nodes a box is smaller, or they would be further than a standard deviation apart.
+    reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
+    around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
+    return _Between(nodes, at, level, around_each(at), nearest, around_each, nearest_to, cell, reaches)
 
 
 def _at_nodes(S, between):
@@ -311,20 +342,21 @@ def _read_outside(between, log_likelihood, s):
     return expand(values, top, _SCALE)
 
 
-def _replace(coordinates, between, reach, S, log_weights):
+def _replace(coordinates, between, S, log_weights):
     """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
     # Where the nodes are carries no gradient: what is read between them depends on it by its error alone.
     z, w = jax.lax.stop_gradient((S.centre + between.at @ S.axes.T, jnp.exp(log_weights)))
     mean = w @ z
-    axes = reach * cholesky((w[:, None] * (z - mean)).T @ (z - mean))
+    axes = cholesky((w[:, None] * (z - mean)).T @ (z - mean)) * between.reach
     mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
     volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
-    # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks,
-    # unless it would leave the first one, where the prior ends.
+    # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.
+    # The first box, where the prior ends, is left where the data speak against the prior.
     grown = S.axes * (1.0 + between.cell)
     reached = jnp.abs(S.centre - coordinates.centre) + jnp.sum(jnp.abs(grown), axis=1)
-    at_edge = w @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1) > _EDGE
-    at_edge &= jnp.all(reached <= PRIOR_REACH * coordinates.scale)
+    edge = _mass_at_edge(between, log_weights)
+    inside = jnp.all(reached <= PRIOR_REACH * coordinates.scale)
+    at_edge = (edge > _AGAINST_THE_PRIOR) | (inside & (edge > _EDGE))
     mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, grown, axes)
 
     def moved():
@@ -332,7 +364,7 @@ def _replace(coordinates, between, reach, S, log_weights):
         new_weights, log_mass = _weigh(coordinates, between, new)
         return new._replace(log_mass=log_mass), new_weights
 
-    due = at_edge | (fits & ((volume < _SMALLER) | _is_narrow(between, reach, log_weights)))
+    due = at_edge | (fits & ((volume < _SMALLER) | _is_narrow(between, log_weights)))
     return jax.lax.cond(due, moved, lambda: (S, log_weights))
 
 
@@ -347,24 +379,31 @@ def _moved(coordinates, between, S, centre, axes):
     return new._replace(filters=filters._replace(theta=theta))
 
 
+def _mass_at_edge(between, log_weights):
+    """The posterior's mass in the outer half of the outer cells."""
+    return jnp.exp(log_weights) @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1)
+
+
 def _spread(between, log_weights):
-    """Mean and standard deviations of the posterior in the box's own coordinates s."""
+    """Mean and lower-triangular scale of the posterior in the box's own coordinates s."""
     w = jax.lax.stop_gradient(jnp.exp(log_weights))
     mean = w @ between.at
-    return mean, jnp.sqrt(w @ (between.at - mean) ** 2)
+    return mean, cholesky((w[:, None] * (between.at - mean)).T @ (between.at - mean))
 
 
-def _is_narrow(between, reach, log_weights):
-    """Whether the posterior is too narrow in some coordinate to be read, and would be wider on a box of its own."""
-    sd = _spread(between, log_weights)[1]
-    return jnp.any(sd < _NARROW * jnp.minimum(between.cell, 1.0 / reach))
+def _is_narrow(between, log_weights):
+    """Whether the posterior is too narrow in some direction to be read, and would be wider on a box of its own."""
+    scale_tril = _spread(between, log_weights)[1]
+    return jnp.any(jnp.diag(scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
 
 
-def _closer(between, reach, S, log_weights):
+def _closer(between, S, log_weights):
     """A box around the posterior, of one cell and a half to either side at the least: it is known no better."""
-    mean, sd = _spread(between, log_weights)
-    share = jnp.minimum(jnp.maximum(reach * sd, 1.5 * between.cell), 1.0)
-    return S.centre + S.axes @ mean, S.axes * share
+    mean, scale_tril = _spread(between, log_weights)
+    least = jnp.maximum(1.5 * between.cell - between.reach * jnp.diag(scale_tril), 0.0)
+    sides = scale_tril * between.reach + jnp.diag(least)
+    sides = sides / jnp.maximum(jnp.max(jnp.abs(sides), axis=0), 1.0)  # none longer than those of the box that is there
+    return S.centre + S.axes @ mean, S.axes @ sides
 
 
 def _cut_back(old_centre, old_axes, centre, axes, limit):
