@@ -127,7 +127,7 @@ CONTESTANTS = [
     Contestant(
         "node filter, lean",  # fewer nodes and points than by default, for two parameters
         (2, 4, 16),
-        online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=250, reach=4.0, proposal=q)),
+        online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=89, reach=4.0, proposal=q)),
         fits=lambda model: model.parameters.dim == 2,
     ),
     Contestant("SMC^2", ((16, 16), (64, 32), (256, 64)), online(smc2)),

@@ -14,6 +14,7 @@ Finished rows are kept in `league.jsonl` beside the table; the same command goes
 import argparse
 import importlib.util
 import json
+import os
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -126,7 +127,7 @@ def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> di
     return {
         "seconds": each,
         "ms per new observation": 1e3 * (each / contest.num_steps if contestant.online else each),
-        "on": f"{here['processor']}, {here['cores']} cores, jax {here['jax']}",
+        "on": f"{here['processor']}, {os.cpu_count()} cores, jax {here['jax']}",
     }
 
 
