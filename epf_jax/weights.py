@@ -81,9 +81,24 @@ def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -
     """Weighted mean and standard deviation over the particles."""
     w = _weights(log_weights)
     values = counted(values.astype(w.dtype), w)
-    mean = jnp.tensordot(w, values, axes=1)
-    variance = jnp.tensordot(w, jnp.square(values - mean), axes=1)
-    return mean, _sqrt(variance)
+    mean = weighted_sum(w, values)
+    return mean, _sqrt(weighted_sum(w, jnp.square(values - mean)))
+
+
+_MOST_WRITTEN_OUT = 32  # columns
+
+
+def weighted_sum(w: Float[Array, " N"], values: Float[Array, "N *d"]) -> Float[Array, "*d"]:
+    """The values' sum over the particles, by weight, column by column.
+
+    XLA adds up a product of two vectors in many parts, but that of a vector and a matrix in one on a CPU, where a sum
+    of a hundred thousand float32 loses three digits and more.
+    """
+    columns = values.reshape(values.shape[0], -1)
+    num = columns.shape[1]
+    if num > _MOST_WRITTEN_OUT:
+        return jax.lax.map(lambda column: w @ column, columns.T).reshape(values.shape[1:])
+    return jnp.stack([w @ columns[:, i] for i in range(num)]).reshape(values.shape[1:])
 
 
 def quantiles(
@@ -148,7 +163,7 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     """
     w = _weights(log_weights)
     z = counted(z, w)
-    mean = w @ z
+    mean = weighted_sum(w, z)
     centred = z - mean
     # Sums of products, not a matrix product: with this many rows and so few columns XLA's is slow on a CPU.
     covariance = jnp.sum(w[:, None, None] * centred[:, :, None] * centred[:, None, :], axis=0) + jnp.diag(floor**2)

@@ -183,7 +183,7 @@ def test_what_cannot_be_drawn_is_refused_by_name(run):
 
 
 @pytest.mark.parametrize("days", [0.1, 2.9, 20.0, 85.0, 500.0, 1050.0, 1200.0, 20_000.0])
-def test_dates_of_any_range_have_a_few_ticks_and_no_warning(days):
+def test_dates_of_hours_to_decades_have_a_few_ticks_and_no_warning(days):
     figure, ax = mpl.pyplot.subplots()
     ax.plot(np.datetime64("2020-01-03T05:07") + (np.linspace(0, days, 9) * 86400e3).astype("timedelta64[ms]"), range(9))
     finish(ax)

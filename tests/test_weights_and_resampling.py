@@ -238,3 +238,14 @@ def test_selection_gathers_particles_and_resets_weights_only_where_it_resampled(
         assert not kept.resampled
         np.testing.assert_array_equal(kept.particles["x"], np.arange(8.0))
         np.testing.assert_array_equal(kept.log_weights, log_weights)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 40])
+def test_moments_of_many_particles_do_not_drift(columns):
+    num = 100_000
+    values = (100.0 + 0.01 * np.random.default_rng(0).normal(size=(num, columns))).astype(np.float32)
+    mean, sd = jax.jit(mean_and_sd)(jnp.asarray(values), uniform_log_weights(num).astype(jnp.float32))
+    exact = values.astype(float)
+    # Numbers of float32 near 100 are 7.6e-6 apart; a sum of so many in one part is off by a thousand times that.
+    np.testing.assert_allclose(mean, exact.mean(axis=0), atol=4 * 7.6e-6)
+    np.testing.assert_allclose(sd, exact.std(axis=0), rtol=1e-3)

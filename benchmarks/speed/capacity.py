@@ -11,8 +11,8 @@ import jax
 
 import epf_jax as epf
 from benchmarks.report import save, show
-from benchmarks.speed.gpu import extended, replicating, running
-from benchmarks.speed.racing import race
+from benchmarks.speed.gpu import extended, replicating
+from benchmarks.speed.racing import race, running
 
 NUM_STEPS, REPEATS = 20, 3
 BATCHES = (1, 32, 1024, 32_768, 262_144, 524_288, 1_048_576)

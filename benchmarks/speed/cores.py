@@ -14,7 +14,9 @@ from benchmarks.report import of_this_cpu, save, show
 from epf_jax.machine import num_cores
 
 CODE = """
-import hashlib, json, sys, time
+import hashlib, json, os, sys, time
+if sys.argv[2:]:
+    os.sched_setaffinity(0, {int(sys.argv[2])})
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np, epf_jax as epf
@@ -32,11 +34,10 @@ print(json.dumps({"seconds": taken[1:], "digest": digest}))
 """
 
 
-def once(num_devices, affinity=None):
-    """Seconds and a digest of the results, from a process that may use these cores."""
-    pin = (lambda: os.sched_setaffinity(0, affinity)) if affinity else None
-    command = [sys.executable, "-c", CODE, str(num_devices)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=pin)
+def once(num_devices, *core):
+    """Seconds and a digest of the results, from a process that may use all cores, or this one."""
+    command = [sys.executable, "-c", CODE, *map(str, (num_devices, *core))]
+    out = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(out.stdout.splitlines()[-1])
 
 
@@ -45,8 +46,7 @@ def main(repeats: int = 3, *, store: bool = True):
         print("a process cannot be held to one core here: nothing measured")
         return []
     cores = num_cores()
-    one = {min(os.sched_getaffinity(0))}
-    ways = {"one core": (1, one), "one device": (1, None), f"{cores} devices": (cores, None)}
+    ways = {"one core": (1, min(os.sched_getaffinity(0))), "one device": (1,), f"{cores} devices": (cores,)}
     runs = {way: [] for way in ways}
     for _ in range(repeats):
         for way, how in ways.items():

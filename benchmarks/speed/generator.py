@@ -13,7 +13,7 @@ from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed import gpu
 from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
-from benchmarks.speed.racing import agreement, race
+from benchmarks.speed.racing import agreement, race, running
 from epf_jax.filters import base
 from epf_jax.random import hashed, threefry
 
@@ -32,7 +32,7 @@ def drawing(kind, build, *args):
 
 def row(name, n, batch, y, repeats):
     """Own generator and threefry under one filter, or a batch of them."""
-    build, args = (gpu.running, ()) if batch == 1 else (gpu.replicating, (batch,))
+    build, args = (running, ()) if batch == 1 else (gpu.replicating, (batch,))
     kinds = {"own": hashed, "threefry": threefry}
     # A filter of its own for each: programs are kept by filter.
     runs = {k: drawing(kind, build, FILTERS[name](epf.models.sinusoid(), n), y, *args) for k, kind in kinds.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
-from benchmarks.speed.racing import race
+from benchmarks.speed.racing import race, running
 from epf_jax.kernels import dispatch
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
@@ -25,10 +25,6 @@ def bootstrap(model, n):
 
 def extended(model, n):
     return epf.extended_parameter_filter(model, n, statistic=epf.taylor(model, 7), proposal=epf.bootstrap())
-
-
-def running(filter_, y):
-    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
 def replicating(filter_, y, batch):

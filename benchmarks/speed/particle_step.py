@@ -11,27 +11,21 @@ import numpy as np
 
 import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
-from benchmarks.speed import by_hand
+from benchmarks.speed import by_hand, gpu
 from benchmarks.speed.peers import PEERS, THETA, available
-from benchmarks.speed.racing import agreement, race
+from benchmarks.speed.racing import agreement, race, running
 
-NUM_STEPS = {1_000: 1000, 10_000: 200, 100_000: 200}  # of each number of particles
+NUM_STEPS = {1_000: 1000, 10_000: 200, 100_000: 100}  # of each number of particles
 TURNS = {1_000: 2, 10_000: 2, 100_000: 1}  # how many more turns the small, noisier races get
 BOOTSTRAP, EPF = "epf_jax bootstrap", "epf_jax EPF, Taylor 7"
 
 
 def ours_bootstrap(y, num_particles, dtype):
-    model = epf.models.sinusoid()
-    filter_ = epf.bootstrap_filter(model, num_particles, theta={"theta": THETA})
-    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
+    return running(gpu.bootstrap(epf.models.sinusoid(), num_particles), y)
 
 
 def ours_epf(y, num_particles, dtype):
-    model = epf.models.sinusoid()
-    filter_ = epf.extended_parameter_filter(
-        model, num_particles, statistic=epf.taylor(model, 7), proposal=epf.bootstrap()
-    )
-    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
+    return running(gpu.extended(epf.models.sinusoid(), num_particles), y)
 
 
 def rows_of(work, n, dtype, builds, y, repeats, bars, reference):

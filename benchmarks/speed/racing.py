@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import epf_jax as epf
+
 
 class Taken(NamedTuple):
     """What one contestant took.
@@ -21,6 +23,11 @@ class Taken(NamedTuple):
     seconds: float
     first: float
     values: list[float]
+
+
+def running(filter_: epf.Filter, y: Any) -> Callable[[int], Any]:
+    """A contestant: this library's filter over a series, without quantiles; its log-evidence."""
+    return lambda seed: np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence)[-1]
 
 
 def race(contestants: Mapping[Any, Callable[[int], Any]], repeats: int) -> dict[Any, Taken]:

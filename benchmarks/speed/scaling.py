@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 
 import epf_jax as epf
 from benchmarks.report import RESULTS, of_this_cpu, save, show
-from benchmarks.speed.racing import race
+from benchmarks.speed.racing import race, running
 from epf_jax.polynomials import num_coefficients
 
 LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
@@ -47,15 +47,17 @@ def microseconds_per_step(runs, repeats):
     """Of {label: (filter, y)}."""
     longest = max(len(y) for _, y in runs.values())
 
-    def running(filter_, y):
+    def often(filter_, y):
+        run = running(filter_, y)
+
         def turn(seed):
             for _ in range(longest // len(y) if seed else 1):  # the first turn, which compiles, is not counted
-                last = epf.run(jax.random.key(seed), filter_, y, levels=()).log_evidence[-1]
+                last = run(seed)
             return last
 
         return turn
 
-    taken = race({label: running(*what) for label, what in runs.items()}, repeats)
+    taken = race({label: often(*what) for label, what in runs.items()}, repeats)
     return {label: taken[label].seconds / (longest // len(y) * len(y)) * 1e6 for label, (_, y) in runs.items()}
 
 

@@ -18,9 +18,11 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
-lies there is a guess, and a posterior that leaves the box for good by many standard deviations is followed late. The
-cost of a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a
-box with steep sides.)
+lies there is a guess. So an observation that drags the posterior out of the box for a while, as an outlier does, costs
+little, since the nodes remember log L where it comes back to; a posterior that leaves the box for good by many standard
+deviations is followed late, and the evidence of such steps is too low. The first box reaches five prior standard
+deviations to either side: data that contradict the prior by more are such a case. The cost of a step does not depend on
+t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box with steep sides.)
 """
 
 import math
@@ -106,7 +108,9 @@ def node_filter(
         model: the state-space model.
         num_inner: particles at each node.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
-            11 x 11 x 11 for three by default.
+            11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
+            box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
+            likelihood not one smooth hill on it.
         num_points: G, at how many points of a lattice the posterior is read; 128, 610 and 2048 for one, two and three
             parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer,
