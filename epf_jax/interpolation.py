@@ -59,7 +59,7 @@ def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     far below the top log-densities are told apart less and less: the larger, the more exact for a Gaussian density on
     a box of a few of its standard deviations; the smaller, the better on a box of many.
 
-    Written without log1p, and `expand` without expm1, which are several times slower on a CPU: they keep the relative
+    Written without log1p, and `expand` without expm1, which are slower on a CPU: they keep the relative
     precision of a small argument, and here a millionth more or less in a log-density is nothing.
     """
     return -scale * jnp.log(1.0 + (top - values) / scale)

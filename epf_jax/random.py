@@ -29,12 +29,7 @@ _PARITY = 0x1BD11BDA
 
 
 def stream(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The key that a filter draws with, for a user's key of any kind."""
-    return hashed(key)
-
-
-def hashed(key: PRNGKeyArray) -> PRNGKeyArray:
-    """A key of this module's generator."""
+    """The key that a filter draws with, of this module's generator, for a user's key of any kind."""
     return key if jax.random.key_impl(key) == _HASHED else jax.random.wrap_key_data(_two_words(key), impl=_HASHED)
 
 

@@ -15,7 +15,7 @@ from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
 from benchmarks.speed.racing import agreement, race, running
 from epf_jax.filters import base
-from epf_jax.random import hashed, threefry
+from epf_jax.random import stream, threefry
 
 NUM_STEPS = {"cpu": 200, "gpu": 1000}
 FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}
@@ -33,7 +33,7 @@ def drawing(kind, build, *args):
 def row(name, n, batch, y, repeats):
     """Own generator and threefry under one filter, or a batch of them."""
     build, args = (running, ()) if batch == 1 else (gpu.replicating, (batch,))
-    kinds = {"own": hashed, "threefry": threefry}
+    kinds = {"own": stream, "threefry": threefry}
     # A filter of its own for each: programs are kept by filter.
     runs = {k: drawing(kind, build, FILTERS[name](epf.models.sinusoid(), n), y, *args) for k, kind in kinds.items()}
     taken = race(runs, repeats)

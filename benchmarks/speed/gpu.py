@@ -23,8 +23,8 @@ def bootstrap(model, n):
     return epf.bootstrap_filter(model, n, theta=THETA)
 
 
-def extended(model, n):
-    return epf.extended_parameter_filter(model, n, statistic=epf.taylor(model, 7), proposal=epf.bootstrap())
+def extended(model, n, order=7):
+    return epf.extended_parameter_filter(model, n, statistic=epf.taylor(model, order), proposal=epf.bootstrap())
 
 
 def replicating(filter_, y, batch):

@@ -16,17 +16,12 @@ import numpyro.distributions as dist
 
 import epf_jax as epf
 from benchmarks.report import RESULTS, of_this_cpu, save, show
+from benchmarks.speed.gpu import extended
 from benchmarks.speed.racing import race, running
 from epf_jax.polynomials import num_coefficients
 
 LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
 PICTURE = RESULTS / f"{of_this_cpu('speed_scaling')}.png"
-
-
-def literal(model, num_particles, order):
-    return epf.extended_parameter_filter(
-        model, num_particles, statistic=epf.taylor(model, order), proposal=epf.bootstrap()
-    )
 
 
 def several_parameters(dim):
@@ -112,10 +107,10 @@ def draw(by_length, by_order, by_dim, picture):
 def main(repeats: int = 5, *, store: bool = True):
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, max(LENGTHS))
-    filter_ = literal(model, 1000, 7)
+    filter_ = extended(model, 1000, 7)
     by_length = microseconds_per_step({t: (filter_, y[:t]) for t in LENGTHS}, repeats)
-    by_order = microseconds_per_step({m: (literal(model, 10_000, m), y[:100]) for m in ORDERS}, repeats)
-    by_dim = microseconds_per_step({d: (literal(several_parameters(d), 1000, 3), y[:100]) for d in DIMS}, repeats)
+    by_order = microseconds_per_step({m: (extended(model, 10_000, m), y[:100]) for m in ORDERS}, repeats)
+    by_dim = microseconds_per_step({d: (extended(several_parameters(d), 1000, 3), y[:100]) for d in DIMS}, repeats)
     memory = {t: peak_memory(t) for t in (100, 10_000)}
     flat = {t: us / by_length[1000] for t, us in by_length.items()}
     rows = [

@@ -349,9 +349,9 @@ def _read_outside(between, log_likelihood, s):
 def _replace(coordinates, between, S, log_weights):
     """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
     # Where the nodes are carries no gradient: what is read between them depends on it by its error alone.
-    z, w = jax.lax.stop_gradient((S.centre + between.at @ S.axes.T, jnp.exp(log_weights)))
-    mean = w @ z
-    axes = cholesky((w[:, None] * (z - mean)).T @ (z - mean)) * between.reach
+    mean, scale_tril = _spread(between, log_weights)
+    centre, axes = jax.lax.stop_gradient((S.centre, S.axes))
+    mean, axes = centre + axes @ mean, axes @ scale_tril * between.reach
     mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
     volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
     # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.

@@ -40,15 +40,7 @@ _SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles 
 def scan_on_chip(
     step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any, *, interpret: bool = False
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan(step, state, rows)` in one kernel.
-
-    Args:
-        step: `step(state, row) -> state, out`.
-        num_particles: N.
-        by_particle: a prefix of `state`: True where leaves have a leading axis of particles, False elsewhere.
-        state: the first state.
-        rows: arrays with a leading axis of time.
-        interpret: whether to run in Pallas' interpreter.
+    """`jax.lax.scan(step, state, rows)` in one kernel, or in Pallas' interpreter; arguments as of `scan_on_device`.
 
     Raises:
         NotFusable: where the step does something that has no rule.
