@@ -31,6 +31,7 @@ from epf_jax.filters import (
     particle_learning_filter,
     practical_filter,
     resample_move_filter,
+    sigma_points,
     smc2_filter,
     storvik_filter,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "scale_mixture",
     "score_gradient",
     "separable",
+    "sigma_points",
     "simulate",
     "slice_sampler",
     "smc2_filter",

@@ -11,7 +11,8 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.node import _LOWEST, _cut_back, _read_outside, _reading
+from epf_jax.filters.between_nodes import LOWEST, between_nodes
+from epf_jax.filters.node import _cut_back
 from epf_jax.gaussian import solve_lower
 from epf_jax.interpolation import piecewise_cubic
 
@@ -161,19 +162,19 @@ def test_a_gaussian_is_read_between_the_nodes_of_the_box_that_it_gets(num_nodes,
         at_nodes, wanted = (-0.5 * (5.0 * (place - middle)) ** 2 for place in (jnp.linspace(-1.0, 1.0, num_nodes), s))
         # Compressed, -z^2/2 has a fourth derivative of 12 / 25, and cubics err by 3/128 of it times the cells' h^4:
         # .027, .011 and .0029 at the most for 9, 11 and 15 nodes on 10 standard deviations; twice and more is allowed.
-        found = _read_outside(_reading((num_nodes,), 10, 5.0), at_nodes, s[:, None])
+        found = between_nodes((num_nodes,), 10, 5.0).read_at(at_nodes, s[:, None])
         assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error
 
 
 def test_nothing_rises_towards_where_no_node_has_been_and_peaks_beside_cliffs_are_low():
-    between = _reading((8, 8), 10, 5.0)
+    between = between_nodes((8, 8), 10, 5.0)
     along = between.nodes[:, 0]
     cliff = jnp.where(along < 0.0, -0.5 * (along + 0.5) ** 2, -2000.0 * along)
     rising = 5.0 * along
     outside = jnp.array([[1.2, 0.0], [1.25, 1.25]])
-    np.testing.assert_allclose(_read_outside(between, rising, outside), 5.0, atol=1e-4)
+    np.testing.assert_allclose(between.read_at(rising, outside), 5.0, atol=1e-4)
     assert (
-        float(jnp.max(_read_outside(between, cliff, between.at))) < 0.251
+        float(jnp.max(between.read_at(cliff, between.at))) < 0.251
     )  # as far above the nodes around as anything may be
 
 
@@ -216,12 +217,12 @@ def test_an_observation_that_narrows_the_posterior_to_a_hundredth_of_a_cell_is_l
 
 
 def test_guesses_beyond_the_box_made_from_guesses_stay_finite():
-    between = _reading((6,), 16, 5.0)
+    between = between_nodes((6,), 16, 5.0)
     log_likelihood = jnp.where(jnp.arange(6) == 0, 0.0, -1e3 * jnp.arange(6.0))  # steeper and steeper to the right
     for _ in range(20):  # boxes that each reach a cell further out
-        log_likelihood = _read_outside(between, log_likelihood, between.nodes * (1.0 + between.cell))
+        log_likelihood = between.read_at(log_likelihood, between.nodes * (1.0 + between.cell))
     assert np.all(np.isfinite(log_likelihood))
-    assert float(jnp.min(log_likelihood)) >= -20 * _LOWEST * (1 + 1e-5)  # the top itself may fall with each box
+    assert float(jnp.min(log_likelihood)) >= -20 * LOWEST * (1 + 1e-5)  # the top itself may fall with each box
 
 
 def against_kalman(model, y, axes, filter_):

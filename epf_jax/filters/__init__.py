@@ -2,6 +2,7 @@
 
 from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.known_theta import sigma_points
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
 from epf_jax.filters.node import node_filter
 from epf_jax.filters.online_em import online_em
@@ -30,6 +31,7 @@ __all__ = [
     "particle_learning_filter",
     "practical_filter",
     "resample_move_filter",
+    "sigma_points",
     "smc2_filter",
     "storvik_filter",
 ]

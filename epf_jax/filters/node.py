@@ -1,11 +1,12 @@
-r"""The node filter: one small particle filter at each node of a grid of theta, the likelihood read between them.
+r"""The node filter: one small filter of the state at each node of a grid of theta, the likelihood read between them.
 
 For one to three parameters the likelihood L_t(theta) = p(y_1:t | theta) is a smooth function on a box. A filter with
 theta known estimates it at every node; the posterior at any theta is the prior times the likelihood, whose logarithm is
-read between the nodes by cubics. No theta is ever moved or resampled, and no path has to remember more than its last
-state, so that neither theta nor paths degenerate. All nodes share their random numbers, and resample in the order of
-the states (Malik and Pitt 2011), so that the estimates err alike and their differences, which the posterior is made of,
-hardly.
+read between the nodes by cubics (`between_nodes`). No theta is ever moved or resampled, and no path has to remember
+more than its last state, so that neither theta nor paths degenerate. The nodes' filters (`known_theta`) have some
+particles each, or none but sigma points. Particles share their random numbers between nodes, and are resampled in the
+order of the states (Malik and Pitt 2011), so that the estimates err alike and their differences, which the posterior is
+made of, hardly.
 
 Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even grid:
 
@@ -14,7 +15,7 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
                  Where the posterior is narrower than can be read, go back and step again on a finer grid around it
     3. re-place  when the posterior has become narrow, new nodes reach so many standard deviations to either side of its
                  mean, along its own axes; when it has come to the box's edge, the box grows by a cell. New nodes
-                 inherit log L by interpolation, and the nearest node's particles
+                 inherit log L by interpolation, and the nearest node's states
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
@@ -26,50 +27,36 @@ t. (A polynomial through Chebyshev points, exact where log L is one, errs all ov
 """
 
 import math
-from collections.abc import Callable
-from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.filters.base import (
-    PARTICLES,
-    Filter,
-    FilterState,
-    StepInfo,
-    build_filter,
-    check_filter_arguments,
-    start_at,
-)
-from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
+from epf_jax.filters.between_nodes import between_nodes
+from epf_jax.filters.known_theta import KnownTheta, particles
 from epf_jax.gaussian import cholesky, solve_lower
-from epf_jax.interpolation import compress, expand, node_counts, piecewise_cubic
+from epf_jax.interpolation import node_counts
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, lattice, quasi_random_where_possible
-from epf_jax.resampling import Resampler, resampler_name, systematic
+from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
+from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics.base import check_model_learns
 from epf_jax.weights import ess
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
+DEFAULT_INNER = 32
 NUM_POINTS = {1: 128, 2: 610, 3: 2048}
 LEAST_POINTS = 16  # for each parameter: with fewer, hardly one lies where the posterior is
 PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
-_ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
-_SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
 _BEYOND = 0.5  # the same mass that says that the posterior lies beyond the box
 _SEEING = 8.0  # points by which it is told where a narrow posterior lies
-_LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
 _NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
-_LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
 _IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
@@ -88,13 +75,14 @@ class Nodes(NamedTuple):
     axes: Float[Array, "P P"]
     log_likelihood: Float[Array, " K"]
     log_mass: Float[Array, ""]
-    filters: FilterState
+    filters: Any
 
 
 def node_filter(
     model: StateSpaceModel,
-    num_inner: int = 32,
+    num_inner: int | None = None,
     *,
+    inner: KnownTheta | None = None,
     num_nodes: int | tuple[int, ...] | None = None,
     num_points: int | None = None,
     reach: float = 5.0,
@@ -106,7 +94,9 @@ def node_filter(
 
     Args:
         model: the state-space model.
-        num_inner: particles at each node.
+        num_inner: particles at each node, 32 by default.
+        inner: `epf.sigma_points(model)` for no particles but a Gaussian law of the state at each node: several times
+            faster, and exact for linear models.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
             box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
@@ -118,52 +108,35 @@ def node_filter(
         num_looks: how often an observation may be taken: one that narrows the posterior to less than can be read
             between the nodes is taken again, on a finer grid around it. Three do for an observation that says thirty
             times as much as all before it. In a batch (`epf.replicate`) every look costs as much as a step.
-        proposal: how the nodes' filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
-            otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
-        resample: how they resample; by default systematically in the order of the states (`epf.in_order`), where they
-            have at most six dimensions, and `epf.systematic` elsewhere.
+        proposal: how the nodes' particles are drawn; by default `epf.fully_adapted(model)` where the model allows it,
+            and otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
+        resample: how they are resampled; by default systematically in the order of the states (`epf.in_order`), where
+            they have at most six dimensions, and `epf.systematic` elsewhere.
 
     `StepInfo.ess` is G times the share of the nodes' particles that is effective, averaged over the posterior.
     """
-    check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
+    check_is_model(model)
     check_positive("reach", reach, "a positive number of posterior standard deviations")
     check_whole_number("num_looks", num_looks, hint="Three are usual.")
-    check_is_model(model)
-    if resample is None:
-        resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
-    check_filter_arguments(model, num_inner, resample)
     check_model_learns(model, "node_filter")
     coordinates = model.parameters
     counts = node_counts("node_filter", num_nodes, coordinates, DEFAULT_NODES, least=4)
-    if proposal is None:
-        proposal = default_proposal(model)
-        proposal = quasi_random_where_possible(proposal, model) if keeps_order(resample) else proposal
-    check_proposal(proposal, model)
-    inner = bootstrap_filter(model, num_inner, proposal=proposal, resample=resample)
-    num_points = NUM_POINTS[len(counts)] if num_points is None else num_points
-    check_whole_number("num_points", num_points, hint="Some hundreds for every parameter are usual.")
-    if num_points < LEAST_POINTS * len(counts):
-        raise ValueError(
-            f"num_points: expected {LEAST_POINTS} at the least for each parameter, of which there are {len(counts)}, "
-            f"got {num_points}: they are to show the posterior. Leave it out for {NUM_POINTS[len(counts)]}."
-        )
-    between = _reading(counts, num_points, reach)
+    num_points = _checked_points(num_points, len(counts))
+    if inner is None:
+        inner, resample = _inner_particles(model, num_inner, proposal, resample)
+    else:
+        resample = _nothing_of_particles(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
+    between = between_nodes(counts, num_points, reach)
 
     def init(key):
         key_inner, key_report = jax.random.split(key)
         # The prior enters by its density at the nodes: they would only add noise, if they moved with it in a gradient.
         centre, axes = jax.lax.stop_gradient((coordinates.centre, jnp.diag(PRIOR_REACH * coordinates.scale)))
-
-        def start_node(z):
-            theta = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_inner, *leaf.shape)), coordinates.to_theta(z))
-            return start_at(key_inner, model, theta, num_inner, lambda x_0: (), proposal.draw)
-
-        filters = jax.vmap(start_node)(centre + between.nodes @ axes.T)
+        filters = jax.vmap(lambda z: inner.start(key_inner, coordinates.to_theta(z)))(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
         log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
         S = S._replace(log_mass=log_mass)
-        theta, x = _report(key_report, coordinates, between, S)
-        return FilterState(x, theta, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
+        return report(key_report, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
 
     def step(key, state, y, u):
         key_inner, key_report = jax.random.split(key)
@@ -171,13 +144,12 @@ def node_filter(
         def take(S):
             return _take(coordinates, between, lambda filter_: inner.step(key_inner, filter_, y, u), S)
 
-        S, log_weights, log_mass, info = _look_closer(coordinates, between, take, num_looks - 1, state.S)
-
+        taken = _look_closer(coordinates, between, inner, take, num_looks - 1, state.S)
+        S, log_weights, info = taken.S, taken.log_weights, taken.info
         collapsed = jnp.all(info.collapsed)
-        log_increment = jnp.where(collapsed, -jnp.inf, log_mass - state.S.log_mass)
-        at_nodes = jax.nn.softmax(S.log_likelihood + jax.vmap(coordinates.log_prior)(_at_nodes(S, between)))
+        log_increment = jnp.where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
         info = StepInfo(
-            ess=num_points * (at_nodes @ info.ess) / num_inner,
+            ess=num_points * (jnp.exp(log_weights) @ info.ess[between.nearest]),
             resampled=jnp.any(info.resampled),
             ancestors=jnp.arange(num_points, dtype=jnp.int32),
             acceptance=jnp.ones(()),
@@ -187,23 +159,74 @@ def node_filter(
             log_increment=log_increment,
             overflowed=jnp.array(False),
         )
+        S, log_weights = _replace(coordinates, between, inner, taken)
+        return report(key_report, S, log_weights, state.log_evidence + log_increment, state.t + 1), info
 
-        S, log_weights = _replace(coordinates, between, S, log_weights)
-        theta, x = _report(key_report, coordinates, between, S)
-        return FilterState(x, theta, S, log_weights, state.log_evidence + log_increment, state.t + 1), info
+    def report(key, S, log_weights, log_evidence, t):
+        theta = jax.vmap(coordinates.to_theta)(S.centre + between.at @ S.axes.T)
+        x = inner.pick(key, S.filters, between.nearest)
+        return FilterState(x, theta, S, log_weights, log_evidence, t)
 
-    description = (
-        f"node filter: {' x '.join(map(str, counts))} nodes of theta with {num_inner} particles each, proposal "
-        f"{proposal.name}, resampling {resampler_name(resample)}"
-    )
+    description = f"node filter: {' x '.join(map(str, counts))} nodes of theta {inner.description}"
     return build_filter(model, num_points, init, step, description, resample, by_particle=PARTICLES._replace(S=False))
 
 
+def _checked_points(num_points: int | None, dim: int) -> int:
+    """How many points the posterior is read at, or an error where they could not show it."""
+    num_points = NUM_POINTS[dim] if num_points is None else num_points
+    check_whole_number("num_points", num_points, hint="Some hundreds for every parameter are usual.")
+    if num_points < LEAST_POINTS * dim:
+        raise ValueError(
+            f"num_points: expected {LEAST_POINTS} at the least for each parameter, of which there are {dim}, "
+            f"got {num_points}: they are to show the posterior. Leave it out for {NUM_POINTS[dim]}."
+        )
+    return num_points
+
+
+def _inner_particles(model, num_inner, proposal, resample) -> tuple[KnownTheta, Resampler]:
+    """The nodes' filters by particles, and how these are resampled."""
+    num_inner = DEFAULT_INNER if num_inner is None else num_inner
+    check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
+    if resample is None:
+        resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
+    check_filter_arguments(model, num_inner, resample)
+    if proposal is None:
+        proposal = default_proposal(model)
+        proposal = quasi_random_where_possible(proposal, model) if keeps_order(resample) else proposal
+    check_proposal(proposal, model)
+    return particles(model, num_inner, proposal, resample), resample
+
+
+def _nothing_of_particles(inner: Any, model: StateSpaceModel, **of_particles: Any) -> Resampler:
+    """Refuse what is no inner filter of this model, or comes with options of particles; a resampler to go on with."""
+    if not isinstance(inner, KnownTheta):
+        raise TypeError(
+            f"inner: expected epf.sigma_points(model), got {inner!r}."
+            + (" Call it with the model." if callable(inner) else " For particles, give their number: num_inner.")
+        )
+    if inner.model is not model:
+        raise ValueError("inner: it was built for another model. Build both with the same: epf.sigma_points(model).")
+    for name, value in of_particles.items():
+        if value is not None:
+            raise ValueError(f"{name}: it is about particles, and `inner` has none. Leave out one of the two.")
+    return systematic
+
+
 class _Taken(NamedTuple):
-    """A step of all nodes' filters: the nodes after it, the points' weights, the box's log-mass, the filters' info."""
+    """A step of all nodes' filters.
+
+    Attributes:
+        S: the nodes after it.
+        log_weights: the points' weights.
+        mean, scale_tril: the posterior's in the box's own coordinates s.
+        log_mass: of the box, relative to the likelihood of the step before.
+        info: what the filters report.
+    """
 
     S: Nodes
     log_weights: Float[Array, " G"]
+    mean: Float[Array, " P"]
+    scale_tril: Float[Array, "P P"]
     log_mass: Float[Array, ""]
     info: StepInfo
 
@@ -218,10 +241,11 @@ def _take(coordinates, between, step, S):
     highest = jnp.max(log_likelihood)
     S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
     log_weights, log_mass = _weigh(coordinates, between, S)
-    return _Taken(S._replace(log_mass=log_mass), log_weights, highest + log_mass, info)
+    mean, scale_tril = _spread(between, log_weights)
+    return _Taken(S._replace(log_mass=log_mass), log_weights, mean, scale_tril, highest + log_mass, info)
 
 
-def _look_closer(coordinates, between, take, num_more, S):
+def _look_closer(coordinates, between, inner, take, num_more, S):
     """A step, and up to so many times the same on a finer grid, while the posterior is too narrow to be read."""
 
     def again(_, known):
@@ -229,15 +253,17 @@ def _look_closer(coordinates, between, take, num_more, S):
         seen = _flattened(taken.log_weights)
 
         def finer():
-            closer = _moved(coordinates, between, before, *_closer(between, before, seen))
+            closer = _moved(coordinates, between, inner, before, *_closer(between, before, seen))
             return closer, take(closer)
 
         # At the box's edge all that is seen of the posterior is its near side: the box has to grow first.
-        sensible = _is_narrow(between, taken.log_weights) & (_mass_at_edge(between, seen) < _BEYOND)
+        sensible = _is_narrow(between, taken) & (_mass_at_edge(between, seen) < _BEYOND)
         return jax.lax.cond(sensible, finer, lambda: known)
 
     taken = take(S)
-    narrow = _is_narrow(between, taken.log_weights)
+    if num_more == 0:
+        return taken
+    narrow = _is_narrow(between, taken)
     return jax.lax.cond(narrow, lambda: jax.lax.fori_loop(0, num_more, again, (S, taken))[1], lambda: taken)
 
 
@@ -248,84 +274,9 @@ def _flattened(log_weights):
     return wider[jnp.argmax((jax.vmap(ess)(wider) >= _SEEING).at[-1].set(True))]
 
 
-class _Around(NamedTuple):
-    """The nodes around G places, and the share of each in what is read there."""
-
-    nodes: Int[Array, "G 4^P"]
-    shares: Float[Array, "G 4^P"]
-
-    def read(self, squeezed: Float[Array, " K"]) -> Float[Array, " G"]:
-        """By cubics, but nowhere far above all nodes around, as a cubic would be beside a cliff."""
-        values = squeezed[self.nodes]
-        return jnp.minimum(jnp.sum(self.shares * values, axis=1), jnp.max(values, axis=1) + _ABOVE)
-
-
-class _Between(NamedTuple):
-    """Reading between the nodes, in the box's own coordinates s.
-
-    Attributes:
-        nodes: s at the K nodes.
-        at: s at the G points, a lattice.
-        level: at which level of its node's states each point takes one.
-        around: the nodes that have a share in what is read at every point, and their shares.
-        nearest: the node nearest to every point.
-        around_each: `around_each(s)`, the same at other places.
-        nearest_to: `nearest_to(s)`, the node nearest to one s.
-        cell: how far apart the nodes are along every coordinate.
-        reach: how many posterior standard deviations a new box extends along every coordinate.
-    """
-
-    nodes: Float[Array, "K P"]
-    at: Float[Array, "G P"]
-    level: Float[Array, " G"]
-    around: "_Around"
-    nearest: Int[Array, " G"]
-    around_each: Callable[[Any], "_Around"]
-    nearest_to: Callable[[Any], Any]
-    cell: Float[Array, " P"]
-    reach: Float[Array, " P"]
-
-
-def _reading(counts: tuple[int, ...], num_points: int, reach: float) -> _Between:
-    """Reading between so many nodes, at so many points, on boxes that reach so far."""
-    dim = len(counts)
-    grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
-    nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
-    at = jnp.asarray(2.0 * lattice(num_points, dim) - 1.0, float)
-    level = jnp.asarray(np.arange(num_points) * math.sqrt(2.0) % 1.0, float)
-
-    def around(s):
-        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
-        where = jnp.meshgrid(*(f + jnp.arange(4) for f in first), indexing="ij")
-        product = reduce(lambda a, b: a[..., None] * b, shares)
-        return _Around(jnp.ravel_multi_index(where, counts, mode="clip").ravel(), product.ravel())
-
-    def nearest_to(s):
-        where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
-        return jnp.ravel_multi_index(where, counts, mode="clip")
-
-    cell = jnp.asarray([2.0 / (n - 1) for n in counts], float)
-    # With few nodes a box is smaller, or they would be further than a standard deviation apart.
-    reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
-    around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
-    return _Between(nodes, at, level, around_each(at), nearest, around_each, nearest_to, cell, reaches)
-
-
-def _at_nodes(S, between):
-    return S.centre + between.nodes @ S.axes.T
-
-
 def _weigh(coordinates, between, S):
     """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
-    top = jnp.max(S.log_likelihood)
-    values = between.around.read(_squeezed(S.log_likelihood, top))
-    return _weigh_by(coordinates, between, S, expand(values, top, _SCALE))
-
-
-def _squeezed(log_likelihood, top):
-    """What cubics are laid through, in a branch of its own: XLA would fuse it into the reading, 4^P times a point."""
-    flat = jnp.all(log_likelihood == top)
-    return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, _SCALE))
+    return _weigh_by(coordinates, between, S, between.read(S.log_likelihood))
 
 
 def _weigh_by(coordinates, between, S, log_likelihood):
@@ -337,50 +288,45 @@ def _weigh_by(coordinates, between, S, log_likelihood):
     return log_p - total, total + log_cell
 
 
-def _read_outside(between, log_likelihood, s):
-    """Log L at each s, inside the box or outside, where it goes on straight from the edge, never up or for ever."""
-    top = jnp.max(log_likelihood)
-    squeezed = _squeezed(log_likelihood, top)
-    inside, straight_on = (between.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
-    values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - _LOWEST, top, _SCALE))
-    return expand(values, top, _SCALE)
-
-
-def _replace(coordinates, between, S, log_weights):
+def _replace(coordinates, between, inner, taken):
     """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
+    S, log_weights = taken.S, taken.log_weights
+    edge = _mass_at_edge(between, log_weights)
+    narrow = (jnp.prod(jnp.diag(taken.scale_tril) * between.reach) < _SMALLER) | _is_narrow(between, taken)
+
+    def looked_at():
+        mean, axes, at_edge, fits = _new_box(coordinates, between, taken, edge)
+        new = _moved(coordinates, between, inner, S, mean, axes)
+        new_weights, log_mass = _weigh(coordinates, between, new)
+        moves = at_edge | (fits & narrow)
+        kept = lambda new, old: jnp.where(moves, new, old)  # noqa: E731
+        return jax.tree.map(kept, (new._replace(log_mass=log_mass), new_weights), (S, log_weights))
+
+    return jax.lax.cond(narrow | (edge > _EDGE), looked_at, lambda: (S, log_weights))
+
+
+def _new_box(coordinates, between, taken, edge):
+    """Centre and axes of a box around the posterior, whether it is there for the edge's sake, and whether it exists."""
     # Where the nodes are carries no gradient: what is read between them depends on it by its error alone.
-    mean, scale_tril = _spread(between, log_weights)
-    centre, axes = jax.lax.stop_gradient((S.centre, S.axes))
-    mean, axes = centre + axes @ mean, axes @ scale_tril * between.reach
-    mean, axes, fits = _cut_back(S.centre, S.axes, mean, axes, 1.0 + between.cell)
-    volume = jnp.prod(jnp.diag(axes) / jnp.diag(S.axes))
+    centre, axes = jax.lax.stop_gradient((taken.S.centre, taken.S.axes))
+    mean, narrower = centre + axes @ taken.mean, axes @ taken.scale_tril * between.reach
+    mean, narrower, fits = _cut_back(centre, axes, mean, narrower, 1.0 + between.cell)
     # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.
     # The first box, where the prior ends, is left where the data speak against the prior.
-    grown = S.axes * (1.0 + between.cell)
-    reached = jnp.abs(S.centre - coordinates.centre) + jnp.sum(jnp.abs(grown), axis=1)
-    edge = _mass_at_edge(between, log_weights)
+    grown = axes * (1.0 + between.cell)
+    reached = jnp.abs(centre - coordinates.centre) + jnp.sum(jnp.abs(grown), axis=1)
     inside = jnp.all(reached <= PRIOR_REACH * coordinates.scale)
     at_edge = (edge > _AGAINST_THE_PRIOR) | (inside & (edge > _EDGE))
-    mean, axes = jnp.where(at_edge, S.centre, mean), jnp.where(at_edge, grown, axes)
-
-    def moved():
-        new = _moved(coordinates, between, S, mean, axes)
-        new_weights, log_mass = _weigh(coordinates, between, new)
-        return new._replace(log_mass=log_mass), new_weights
-
-    due = at_edge | (fits & ((volume < _SMALLER) | _is_narrow(between, log_weights)))
-    return jax.lax.cond(due, moved, lambda: (S, log_weights))
+    return jnp.where(at_edge, centre, mean), jnp.where(at_edge, grown, narrower), at_edge, fits
 
 
-def _moved(coordinates, between, S, centre, axes):
-    """Nodes on another box: log L by interpolation, the particles by the nearest node's."""
+def _moved(coordinates, between, inner, S, centre, axes):
+    """Nodes on another box: log L by interpolation, the states by the nearest node's."""
     old = jax.vmap(lambda s: solve_lower(S.axes, centre + axes @ s - S.centre))(between.nodes)
-    values = _read_outside(between, S.log_likelihood, old)
+    values = between.read_at(S.log_likelihood, old)
     filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
-    new = Nodes(centre, axes, values, S.log_mass, filters)
-    theta = jax.vmap(coordinates.to_theta)(_at_nodes(new, between))
-    theta = jax.tree.map(lambda row, leaf: jnp.broadcast_to(row[:, None], leaf.shape), theta, filters.theta)
-    return new._replace(filters=filters._replace(theta=theta))
+    theta = jax.vmap(coordinates.to_theta)(centre + between.nodes @ axes.T)
+    return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.moved_to)(theta, filters))
 
 
 def _mass_at_edge(between, log_weights):
@@ -395,10 +341,9 @@ def _spread(between, log_weights):
     return mean, cholesky((w[:, None] * (between.at - mean)).T @ (between.at - mean))
 
 
-def _is_narrow(between, log_weights):
+def _is_narrow(between, taken):
     """Whether the posterior is too narrow in some direction to be read, and would be wider on a box of its own."""
-    scale_tril = _spread(between, log_weights)[1]
-    return jnp.any(jnp.diag(scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
+    return jnp.any(jnp.diag(taken.scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
 
 
 def _closer(between, S, log_weights):
@@ -426,13 +371,3 @@ def _cut_back(old_centre, old_axes, centre, axes, limit):
         reached.append((up, down))
     up, down = jnp.array(reached).T
     return centre + axes @ ((up - down) / 2), axes * ((up + down) / 2), jnp.all((up > 0) & (down > 0))
-
-
-def _report(key, coordinates, between, S) -> tuple[Theta, Array]:
-    """Theta at the G points, and at each a state drawn from the nearest node's particles."""
-    theta = jax.vmap(coordinates.to_theta)(S.centre + between.at @ S.axes.T)
-    below = jnp.cumsum(jnp.exp(S.filters.log_weights), axis=1)
-    below = below / below[:, -1:]
-    level = (between.level + jax.random.uniform(key)) % 1.0
-    chosen = jnp.sum(below[between.nearest] < level[:, None], axis=1)
-    return theta, S.filters.x[between.nearest, jnp.minimum(chosen, below.shape[1] - 1)]

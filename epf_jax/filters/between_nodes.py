@@ -1,0 +1,96 @@
+"""Reading a log-likelihood between the nodes of a grid, by cubics, in the coordinates s of a box from -1 to 1."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from epf_jax.interpolation import compress, expand, piecewise_cubic
+from epf_jax.quasi import lattice
+
+_ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
+_SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
+_LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
+LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
+
+
+class Around(NamedTuple):
+    """The nodes around G places, and the share of each in what is read there."""
+
+    nodes: Int[Array, "G 4^P"]
+    shares: Float[Array, "G 4^P"]
+
+    def read(self, squeezed: Float[Array, " K"]) -> Float[Array, " G"]:
+        """By cubics, but nowhere far above all nodes around, as a cubic would be beside a cliff."""
+        values = squeezed[self.nodes]
+        return jnp.minimum(jnp.sum(self.shares * values, axis=1), jnp.max(values, axis=1) + _ABOVE)
+
+
+class Between(NamedTuple):
+    """Reading between the nodes.
+
+    Attributes:
+        nodes: s at the K nodes.
+        at: s at the G points, a lattice.
+        around: the nodes that have a share in what is read at every point, and their shares.
+        nearest: the node nearest to every point.
+        around_each: `around_each(s)`, the same as `around` at other places.
+        nearest_to: `nearest_to(s)`, the node nearest to one s.
+        cell: how far apart the nodes are along every coordinate.
+        reach: how many posterior standard deviations a new box extends along every coordinate.
+    """
+
+    nodes: Float[Array, "K P"]
+    at: Float[Array, "G P"]
+    around: Around
+    nearest: Int[Array, " G"]
+    around_each: Callable[[Any], Around]
+    nearest_to: Callable[[Any], Any]
+    cell: Float[Array, " P"]
+    reach: Float[Array, " P"]
+
+    def read(self, log_likelihood: Float[Array, " K"]) -> Float[Array, " G"]:
+        """Log L at the G points."""
+        top = jnp.max(log_likelihood)
+        return expand(self.around.read(_squeezed(log_likelihood, top)), top, _SCALE)
+
+    def read_at(self, log_likelihood: Float[Array, " K"], s: Float[Array, "M P"]) -> Float[Array, " M"]:
+        """Log L at each s, inside the box or outside, where it goes on straight from the edge, never up or for ever."""
+        top = jnp.max(log_likelihood)
+        squeezed = _squeezed(log_likelihood, top)
+        inside, straight_on = (self.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
+        values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - LOWEST, top, _SCALE))
+        return expand(values, top, _SCALE)
+
+
+def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Between:
+    """Reading between so many nodes, at so many points, on boxes that reach so far."""
+    dim = len(counts)
+    grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
+    nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
+    at = jnp.asarray(2.0 * lattice(num_points, dim) - 1.0, float)
+
+    def around(s):
+        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
+        where = jnp.meshgrid(*(f + jnp.arange(4) for f in first), indexing="ij")
+        product = reduce(lambda a, b: a[..., None] * b, shares)
+        return Around(jnp.ravel_multi_index(where, counts, mode="clip").ravel(), product.ravel())
+
+    def nearest_to(s):
+        where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
+        return jnp.ravel_multi_index(where, counts, mode="clip")
+
+    cell = jnp.asarray([2.0 / (n - 1) for n in counts], float)
+    # With few nodes a box is smaller, or they would be further than a standard deviation apart.
+    reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
+    around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
+    return Between(nodes, at, around_each(at), nearest, around_each, nearest_to, cell, reaches)
+
+
+def _squeezed(log_likelihood, top):
+    """What cubics are laid through, in a branch of its own: XLA would fuse it into the reading, 4^P times a point."""
+    flat = jnp.all(log_likelihood == top)
+    return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, _SCALE))

@@ -1,0 +1,191 @@
+r"""What a filter of many thetas runs at each of them: a filter of the state alone, by particles or by sigma points.
+
+Sigma points keep the law of x_t given y_1:t as one Gaussian :math:`N(m, P)`, read at the nodes :math:`x_i` of Gauss and
+Hermite's quadrature, with weights :math:`w_i`. One observation later it is a mixture, moment-matched (assumed-density
+filtering; Ito and Xiong 2000, *Gaussian filters for nonlinear filtering problems*):
+
+    1. weigh     w_i by g_i = p(y_t | x_i, theta); the evidence is the sum of the products
+    2. condition x_t | x_i, y_t ~ N(m_i, P_i)
+    3. match     m = sum w_i g_i m_i, P = sum w_i g_i (P_i + (m_i - m)(m_i - m)^T), normalised
+
+g_i, m_i and P_i are those of the fully adapted proposal, and exact. So is all of it for linear models; for others it
+errs by how far the law is from Gaussian, which no number of points mends.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from epf_jax.checks import check_whole_number
+from epf_jax.filters.base import StepInfo, start_at
+from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.gaussian import abstractly, cholesky, condition, is_gaussian, linear_parts, moments
+from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.parameters import Theta
+from epf_jax.proposals import Proposal, why_not_fully_adapted
+from epf_jax.resampling import Resampler, resampler_name
+from epf_jax.weights import reweight
+
+_MOST_POINTS = 1024
+
+
+class KnownTheta(NamedTuple):
+    """A filter of the state for one given theta, to be vmapped over many.
+
+    Attributes:
+        start: `start(key, theta) -> states`, before any observation.
+        step: `step(key, states, y, u) -> states, info`; `info.ess` is a share, 1 at the most.
+        moved_to: `moved_to(theta, states)`, the same states under another theta.
+        pick: `pick(key, all_states, which)`, a state from each of the filters named, of which there is a row for each.
+        description: in words.
+        model: the model that it was built for.
+    """
+
+    start: Callable[[PRNGKeyArray, Theta], Any]
+    step: Callable[..., tuple[Any, StepInfo]]
+    moved_to: Callable[[Theta, Any], Any]
+    pick: Callable[[PRNGKeyArray, Any, Int[Array, " G"]], Float[Array, "G *x"]]
+    description: str
+    model: StateSpaceModel
+
+
+def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, resample: Resampler) -> KnownTheta:
+    """So many particles."""
+    filter_ = bootstrap_filter(model, num_particles, proposal=proposal, resample=resample)
+
+    def for_each(theta):
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_particles, *jnp.shape(leaf))), theta)
+
+    def start(key, theta):
+        return start_at(key, model, for_each(theta), num_particles, lambda x_0: (), proposal.draw)
+
+    def step(key, states, y, u):
+        states, info = filter_.step(key, states, y, u)
+        return states, info._replace(ess=info.ess / num_particles)
+
+    def moved_to(theta, states):
+        return states._replace(theta=for_each(theta))
+
+    def pick(key, states, which):
+        below = jnp.cumsum(jnp.exp(states.log_weights), axis=1)
+        below = below / below[:, -1:]
+        level = (_levels(len(which), 1)[:, 0] + jax.random.uniform(key)) % 1.0
+        chosen = jnp.sum(below[which] < level[:, None], axis=1)
+        return states.x[which, jnp.minimum(chosen, num_particles - 1)]
+
+    description = (
+        f"with {num_particles} particles each, proposal {proposal.name}, resampling {resampler_name(resample)}"
+    )
+    return KnownTheta(start, step, moved_to, pick, description, model)
+
+
+class Gaussian(NamedTuple):
+    """The law of x_t given y_1:t, its components as one vector, under theta."""
+
+    theta: Theta
+    mean: Float[Array, " d"]
+    scale_tril: Float[Array, "d d"]
+
+
+def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
+    """No particles but a Gaussian law of the state, for `epf.node_filter(model, inner=epf.sigma_points(model))`.
+
+    Exact for linear Gaussian models, the Kalman filter; several times faster than particles, and nearer than a few of
+    them, wherever the state is seen well enough for its law to be nearly Gaussian. How near that is, more points do not
+    tell: compare with particles once.
+
+    Args:
+        model: one that `epf.fully_adapted` fits (a Gaussian transition, and an observation that is Gaussian with a mean
+            linear in x), whose initial state is Gaussian, too.
+        num_points: points along each component of the state; three are exact for polynomials of the fifth degree.
+    """
+    check_is_model(model)
+    check_whole_number("num_points", num_points, least=2, hint="Three are usual.")
+    problem = why_not_fully_adapted(model) or _why_no_gaussian_start(model)
+    if problem:
+        raise ValueError(
+            f"sigma_points: {problem} It needs a Gaussian initial state, a Gaussian transition and an observation that "
+            "is Gaussian with a mean linear in x. Use particles: epf.node_filter(model, 32)."
+        )
+    x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
+    dim = math.prod(x_shape)
+    if num_points**dim > _MOST_POINTS:
+        raise ValueError(
+            f"sigma_points: {num_points} points along each of {dim} components are {num_points**dim}, more than "
+            f"{_MOST_POINTS}. Use particles: epf.node_filter(model, 32)."
+        )
+    at, log_weights = _hermite(num_points, dim)
+
+    def start(key, theta):
+        return Gaussian(theta, *moments(model.initial(theta)))
+
+    def step(key, states, y, u):
+        theta = states.theta
+
+        def ahead(s):
+            return moments(model.transition(theta, (states.mean + states.scale_tril @ s).reshape(x_shape), u))
+
+        blind = jax.vmap(ahead)(at)
+        observed = linear_parts(lambda x: model.observation(theta, x, u), x_shape, x_dtype)
+        *seen, log_density = jax.vmap(lambda m, L: condition(m, L, *observed, jnp.ravel(y)))(*blind)
+        weighing = reweight(log_weights, log_density)
+        means, scales = (jnp.where(weighing.collapsed, b, s) for b, s in zip(blind, seen, strict=True))
+        return Gaussian(theta, *_matched(weighing.weights, means, scales)), _reported(weighing)
+
+    def moved_to(theta, states):
+        return states._replace(theta=theta)
+
+    def pick(key, states, which):
+        normal = jax.scipy.special.ndtri(_levels(len(which), dim))
+        x = states.mean[which] + jnp.einsum("gij,gj->gi", states.scale_tril[which], normal)
+        return x.reshape(len(which), *x_shape).astype(x_dtype)
+
+    description = f"with {num_points} sigma points a component each"
+    return KnownTheta(start, step, moved_to, pick, description, model)
+
+
+def _why_no_gaussian_start(model: StateSpaceModel) -> str:
+    kind = abstractly(model.initial, model.parameters.to_theta(model.parameters.centre))
+    return "" if is_gaussian(kind) else f"the initial state is {type(kind).__name__}, not Gaussian."
+
+
+def _hermite(num: int, dim: int) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """Nodes and log-weights of Gauss and Hermite's quadrature under the standard Gaussian of so many dimensions."""
+    at, weights = np.polynomial.hermite_e.hermegauss(num)
+    grid = np.stack(np.meshgrid(*[at] * dim, indexing="ij"), axis=-1).reshape(-1, dim)
+    logs = np.stack(np.meshgrid(*[np.log(weights / weights.sum())] * dim, indexing="ij"), axis=-1)
+    return jnp.asarray(grid, float), jnp.asarray(logs.reshape(-1, dim).sum(axis=1), float)
+
+
+def _matched(w, means, scales):
+    """Mean and lower-triangular scale of a mixture of Gaussians."""
+    mean = w @ means
+    apart = means - mean
+    covariance = jnp.einsum("n,nij,nkj->ik", w, scales, scales) + jnp.einsum("n,ni,nk->ik", w, apart, apart)
+    return mean, cholesky(covariance)
+
+
+def _reported(weighing):
+    no = jnp.zeros((), int)
+    return StepInfo(
+        ess=jnp.ones(()),
+        resampled=jnp.array(False),
+        ancestors=no,
+        acceptance=jnp.ones(()),
+        num_bad_weights=weighing.num_bad,
+        num_bad_densities=no,
+        collapsed=weighing.collapsed,
+        log_increment=weighing.log_increment,
+        overflowed=jnp.array(False),
+    )
+
+
+def _levels(num: int, dim: int) -> Float[Array, "G d"]:
+    """Levels that fill (0, 1) evenly, in an order that has nothing to do with that of a lattice of theta."""
+    steps = np.sqrt(np.array([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0, 23.0, 29.0])[:dim])
+    return jnp.asarray((np.arange(num)[:, None] + 0.5) * steps % 1.0, float)
