@@ -1,16 +1,56 @@
-"""Compiled programs kept between processes."""
+"""Compiled programs kept between processes.
 
+jax keeps what XLA made of a program, and has to trace and lower the program to find it again: half a second and more
+for a filter. Here the whole program is kept, under a name that is read off its source (`sources`): the filter with its
+model's functions, the shapes that it is given, the versions, settings and processor that it was compiled for. What has
+no such name, or cannot be stored, goes jax's own way.
+"""
+
+import contextlib
+import hashlib
+import logging
 import os
 import pathlib
+import pickle
+import platform
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import jax
+import jax.extend
+import numpy as np
+from jax.experimental import serialize_executable
+
+from epf_jax.sources import NamelessError, source_name, version_name
+
+_log = logging.getLogger(__name__)
+_NOT_OF_PROGRAMS = re.compile("cache|log|traceback|explain|profiler|dump")  # settings that change no program
+_Program = Callable[..., Any]
+
+
+_at_hand: dict[Any, _Program | None] = {}  # for each call's kind its program, or None for jax's own way
+
+
+class _Kept:
+    """Where programs are kept; nowhere unless asked for."""
+
+    folder: pathlib.Path | None = None
 
 
 def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.Path:
     """Keep compiled programs in a folder, so that the next process starts where this one did, without compiling.
 
-    Off unless asked for: one line at the top of a script. Equal to setting jax's own options
-    `jax_compilation_cache_dir` and `jax_persistent_cache_min_compile_time_secs`.
+    Off unless asked for: one line at the top of a script. Sets jax's own options `jax_compilation_cache_dir` and
+    `jax_persistent_cache_min_compile_time_secs`; and the programs of `epf.run` are kept as a whole, so that the next
+    process need not even trace them. A program is found again by the source of the model's functions and of all that
+    they read: it must be a function of its arguments and of constants (no files, no `np.random`, no `print`), or jax's
+    own way is taken. To see why, `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`.
+
+    The folder holds machine code: let nobody write there whom you would not let run programs.
 
     Args:
         folder: where to keep them; by default `epf_jax` in the user's cache folder.
@@ -25,4 +65,154 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     path.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _Kept.folder = path
+    _at_hand.clear()
     return path
+
+
+def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
+    """`function(*static, *arguments)`, `function` jitted: by a program kept from an earlier process, if there is one.
+
+    Args:
+        function: a jitted function of a module.
+        static: its static arguments, hashable.
+        arguments: pytrees of arrays.
+    """
+    leaves, treedef = jax.tree.flatten(arguments)
+    if _Kept.folder is None or _setting("jax_disable_jit") or not all(map(_is_plain, leaves)):
+        return function(*static, *arguments)
+    kinds = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
+    call = (function, static, treedef, kinds, _setting("jax_enable_x64"))
+    if call not in _at_hand:
+        path = _path(_Kept.folder, function, static, treedef, kinds)
+        found = _loaded(path, leaves) if path is not None and path.exists() else None
+        if found is not None:
+            _at_hand[call], result = found
+            return result
+        _at_hand[call] = None if path is None else _stored(path, function, static, treedef, leaves)
+    program = _at_hand[call]
+    return function(*static, *arguments) if program is None else program(leaves)
+
+
+def _setting(name: str) -> Any:
+    """One of jax's settings: what a `with` says where there is one, and otherwise what holds for all."""
+    return getattr(jax.config, name, jax.config.values[name])
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether it is an array of one device, the first of all: a program that is kept asks for such."""
+    if isinstance(leaf, np.ndarray):
+        return True
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return is_array and leaf.devices() == {jax.devices()[0]}
+
+
+def _path(folder, function, static, treedef, kinds) -> pathlib.Path | None:
+    """Where the program of such a call is kept, or None where it has no name."""
+    try:
+        name = source_name(function, static, treedef, kinds, _surroundings())
+    except NamelessError as error:
+        _log.info("The program of this %s is not kept whole: it depends on %s.", function.__name__, error)
+        return None
+    return folder / f"{function.__name__}-{name}.program"
+
+
+def _stored(path, function, static, treedef, leaves) -> _Program | None:
+    """The program, compiled and put into the folder; None where it cannot be kept."""
+    try:
+        compiled, shape = _compiled(function, static, treedef, leaves)
+        content = pickle.dumps((serialize_executable.serialize(compiled), shape))
+    except (_NotKeptError, ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
+        _log.info("The program of this %s is not kept whole: %s.", function.__name__, error)
+        return None
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)  # in one move: another process never sees half of it
+    return _program(compiled, shape)
+
+
+class _NotKeptError(Exception):
+    """Why a program cannot be stored."""
+
+
+def _compiled(function, static, treedef, leaves):
+    """The compiled program, a function of the arguments' leaves, and what it returns: a tree of its leaves' numbers."""
+    shape: list[Any] = []
+
+    def flat(words):
+        arguments = jax.tree.unflatten(treedef, _with_keys(words, leaves))
+        found, structure = jax.tree.flatten(function(*static, *arguments))
+        if any(map(_is_key, found)):
+            raise _NotKeptError("it returns random keys")
+        shape.append(jax.tree.unflatten(structure, range(len(found))))
+        return found
+
+    lowered = jax.jit(flat).lower(_without_keys(leaves))
+    if "callback" in lowered.as_text():
+        raise _NotKeptError("it calls back to Python")
+    with _not_by_jax():
+        return lowered.compile(), shape[0]
+
+
+@contextlib.contextmanager
+def _not_by_jax():
+    """Keeps jax from storing a program: one that it gave back from its own folder could not be stored again."""
+    option = "jax_persistent_cache_min_compile_time_secs"
+    seconds = _setting(option)
+    jax.config.update(option, float("inf"))
+    try:
+        yield
+    finally:
+        jax.config.update(option, seconds)
+
+
+def _loaded(path, leaves) -> tuple[_Program, Any] | None:
+    """The program from the folder and its first result, or None with a warning where the file is damaged."""
+    try:
+        parts, shape = pickle.loads(path.read_bytes())
+        program = _program(serialize_executable.deserialize_and_load(*parts), shape)
+        return program, jax.block_until_ready(program(leaves))
+    except Exception as error:  # a damaged file may break anywhere: it is said so, and compiled again
+        warnings.warn(f"{path} could not be read ({error}); it is compiled again.", RuntimeWarning, stacklevel=4)
+        return None
+
+
+def _program(compiled, shape) -> _Program:
+    structure = jax.tree.structure(shape)
+    return lambda leaves: jax.tree.unflatten(structure, compiled(_without_keys(leaves)))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(leaves: list[Any]) -> list[Any]:
+    """Random keys as the words that they are made of."""
+    return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
+
+
+def _with_keys(words: list[Any], like: list[Any]) -> list[Any]:
+    return [
+        jax.random.wrap_key_data(word, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else word
+        for word, leaf in zip(words, like, strict=True)
+    ]
+
+
+def _surroundings() -> tuple:
+    """All that a program depends on beside its source and its arguments."""
+    settings = {name: str(_setting(name)) for name in sorted(jax.config.values) if not _NOT_OF_PROGRAMS.search(name)}
+    backend = jax.extend.backend.get_backend()
+    devices = (backend.platform, backend.platform_version, jax.local_devices()[0].device_kind, jax.device_count())
+    packages = tuple(map(version_name, ("epf_jax", "jax", "jaxlib", "numpy", "numpyro")))
+    flags = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
+    return settings, devices, packages, flags, platform.python_version(), _processor()
+
+
+@cache
+def _processor() -> str:
+    """What the processor can do: a program compiled for another may not run on it."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return f"{platform.machine()} {platform.processor()}"
+    lines = sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", cpuinfo.read_text(), re.M)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

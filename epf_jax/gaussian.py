@@ -6,6 +6,7 @@ same algebra over all particles at once, and `jet` can differentiate it. Above `
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -195,21 +196,26 @@ def depends_on(function: Callable, example: Any, *others: Any) -> bool:
 
     Decided on the traced program, so True may be too cautious (`0 * theta` depends on theta), False never errs.
     """
-    closed = jax.make_jaxpr(lambda first, rest: function(first, *rest))(example, others)
+    program = _traced(function, example, *others)
     num_first = len(jax.tree.leaves(example))
-    flags = [i < num_first for i in range(len(closed.jaxpr.invars))]
-    return any(_propagate(closed.jaxpr, flags))
+    return any(_propagate(program, [i < num_first for i in range(len(program.invars))]))
+
+
+def _traced(function: Callable, example: Any, *others: Any) -> Jaxpr:
+    return jax.make_jaxpr(lambda first, rest: function(first, *rest))(example, others).jaxpr
 
 
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     """Whether `function(example, *others)` is affine in its first argument, an array.
 
     Its Jacobian must not depend on the argument, which the traced program shows. Steps (`where`, `round`, `sign`) pass
-    that test with a Jacobian of zero, so the function is also compared with its linearisation at a few points; inside
-    a trace, where values are not known, the first test must do.
+    that test with a Jacobian of zero, so a function that is not made of smooth ones alone is also compared with its
+    linearisation at a few points; inside a trace, where values are not known, the first test must do.
     """
     if depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others):
         return False
+    if _is_smooth(_traced(function, example, *others)):
+        return True
     sizes = np.logspace(-1, 2, 8).reshape((8,) + (1,) * example.ndim)
     steps = (np.random.default_rng(0).normal(size=(8, *example.shape)) * sizes).astype(example.dtype)
 
@@ -227,17 +233,54 @@ def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     return True if isinstance(agree, jax.core.Tracer) else bool(agree)
 
 
+_SMOOTH = re.compile(
+    "add|sub|mul|neg|div|dot_general|reduce_sum|add_any|cumsum|sin|cos|tan|tanh|exp|exp2|log|log1p|expm1|logistic|"
+    "sqrt|rsqrt|pow|integer_pow|square|convert_element_type|broadcast_in_dim|reshape|squeeze|expand_dims|transpose|"
+    "concatenate|slice|copy|copy_p|rev|erf"
+)
+
+
+def _is_smooth(jaxpr: Jaxpr) -> bool:
+    """Whether what it returns is made by operations that have a derivative wherever they are defined."""
+    wanted = set(filter(_is_variable, jaxpr.outvars))
+    for eqn in reversed(jaxpr.eqns):
+        if wanted.isdisjoint(eqn.outvars):
+            continue
+        inner = _inside(eqn)
+        if not (_is_smooth(inner) if inner is not None and eqn.primitive.name in _CALLS else _is_smooth_step(eqn)):
+            return False
+        wanted.update(filter(_is_variable, eqn.invars))
+    return True
+
+
+def _is_variable(atom: Any) -> bool:
+    return not hasattr(atom, "val")  # which a literal has
+
+
+_CALLS = {"jit", "pjit", "closed_call"}  # not those with a derivative of their own, which need not be the true one
+
+
+def _is_smooth_step(eqn: Any) -> bool:
+    real = all(jnp.issubdtype(getattr(v.aval, "dtype", float), jnp.floating) for v in eqn.outvars)  # no rounding
+    return real and _SMOOTH.fullmatch(eqn.primitive.name) is not None
+
+
+def _inside(eqn: Any) -> Any:
+    """The program that an operation calls, or None."""
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    return getattr(inner, "jaxpr", inner)
+
+
 def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
     """Which outputs of a jaxpr depend on its flagged inputs."""
     marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
 
     def is_marked(atom):
-        return not hasattr(atom, "val") and atom in marked  # a literal has a value and no dependence
+        return _is_variable(atom) and atom in marked
 
     for eqn in jaxpr.eqns:
         inputs = [is_marked(v) for v in eqn.invars]
-        inner: Any = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-        inner = getattr(inner, "jaxpr", inner)
+        inner = _inside(eqn)
         is_call = inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == len(eqn.outvars)
         is_loop = eqn.primitive.name in ("scan", "while")  # a carry mixes its slots: be cautious
         outputs = _propagate(inner, inputs) if is_call and not is_loop else [any(inputs)] * len(eqn.outvars)

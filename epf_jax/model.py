@@ -50,9 +50,7 @@ class StateSpaceModel:
     def __post_init__(self):
         for name, arguments in _SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
-        _ = (
-            self.parameters
-        )  # now, at the trace level where the prior's numbers live: a cache must not outlive its trace
+        _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
 
     @cached_property
     def parameters(self) -> Parameters:

@@ -7,6 +7,7 @@ scale, real parameters stay as they are. Filters and samplers move z in R^P; mod
 The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -116,14 +117,11 @@ def parameters(prior: Any) -> Parameters:
         keys = jax.random.split(key, max(len(leaves), 1))
         return treedef.unflatten([_draws(leaf.prior, k, num) for leaf, k in zip(leaves, keys, strict=False)])
 
-    with jax.ensure_compile_time_eval():  # a model may be first used inside somebody's jit
-        moments = [_location_and_scale(leaf) for leaf in leaves]
-        centre: Any = jnp.concatenate([m for m, _ in moments]) if moments else jnp.zeros(0)
-        scale: Any = jnp.concatenate([s for _, s in moments]) if moments else jnp.zeros(0)
-        for leaf, (middle, spread) in zip(leaves, moments, strict=True):
-            _check_moments(leaf.name, middle, spread)
-    if not any(isinstance(numbers, jax.core.Tracer) for numbers in (centre, scale)):
-        centre, scale = np.asarray(centre), np.asarray(scale)  # from these a filter is built without compiling anything
+    moments = _locations_and_scales(leaves)
+    for leaf, (middle, spread) in zip(leaves, moments, strict=True):
+        _check_moments(leaf.name, middle, spread)
+    # Of NumPy where their numbers are known: from these a filter is built without compiling anything.
+    centre, scale = (_joined([pair[i] for pair in moments]) for i in (0, 1))
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
@@ -152,7 +150,7 @@ def _leaf(path, d) -> _Leaf:
             f"prior: the parameter {name!r} is discrete ({type(d).__name__}); filters here learn continuous "
             "parameters. Move a discrete unknown into the state, or run one filter per value and compare log_evidence."
         )
-    draw = jax.eval_shape(d.sample, jax.random.key(0))
+    draw = jax.eval_shape(lambda: d.sample(jax.random.key(0)))
     transform = dist.biject_to(support)
     unconstrained_shape = tuple(transform.inverse_shape(draw.shape))
     size = 1
@@ -162,9 +160,7 @@ def _leaf(path, d) -> _Leaf:
 
 
 def _check_moments(name: str, centre, scale) -> None:
-    if isinstance(centre, jax.core.Tracer) or isinstance(scale, jax.core.Tracer):
-        return
-    if not (bool(jnp.all(jnp.isfinite(centre))) and bool(jnp.all(jnp.isfinite(scale) & (scale > 0)))):
+    if not (_all_finite(centre, scale) and (isinstance(scale, jax.core.Tracer) or np.all(scale > 0))):
         raise ValueError(
             f"prior: the parameter {name!r} has no finite centre and positive spread in unconstrained coordinates "
             f"(centre {centre}, spread {scale}). Its draws underflow or overflow, or do not vary: take a less vague "
@@ -203,17 +199,53 @@ def _draws(d, key, num):
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
 
 
-def _location_and_scale(leaf: _Leaf):
-    """Centre and scale of one leaf along its coordinates of z."""
+def _locations_and_scales(leaves: list[_Leaf]) -> list[tuple[Any, Any]]:
+    """Centre and scale of each leaf along its coordinates of z, of NumPy where their numbers are known."""
+    found = _evaluated(lambda: [_known_location_and_scale(leaf) for leaf in leaves])
+    return [
+        pair if _all_finite(*pair) else _drawn_location_and_scale(leaf)
+        for leaf, pair in zip(leaves, found, strict=True)
+    ]
+
+
+def _evaluated(function: Callable) -> Any:
+    """What it returns, by one small program rather than one for every operation."""
+    found = jax.jit(function)()
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found)):
+        with jax.ensure_compile_time_eval():  # inside somebody's jit; the numbers may be known
+            found = function()
+    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf), found)
+
+
+def _all_finite(*numbers: Any) -> bool:
+    """Whether all are, as far as they are known."""
+    return all(isinstance(each, jax.core.Tracer) or bool(np.all(np.isfinite(each))) for each in numbers)
+
+
+def _joined(parts: list[Any]) -> Any:
+    if not parts:
+        return np.zeros(0, jnp.result_type(float))
+    return (jnp if any(isinstance(part, jax.core.Tracer) for part in parts) else np).concatenate(parts)
+
+
+def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
+    """Mean and standard deviation of a leaf that is its own coordinates; NaN where no closed form says them."""
+    mean = sd = jnp.asarray(jnp.nan)
     if _is_identity(leaf.transform):
-        try:
+        with contextlib.suppress(NotImplementedError, AttributeError):
             mean, sd = leaf.prior.mean, jnp.sqrt(leaf.prior.variance)
-        except (NotImplementedError, AttributeError):  # no closed form: the draws below serve
-            mean = sd = jnp.asarray(jnp.nan)
-        finite = jnp.all(jnp.isfinite(jnp.asarray(mean, float))) & jnp.all(jnp.isfinite(jnp.asarray(sd, float)))
-        if isinstance(finite, jax.core.Tracer) or bool(finite):
-            return tuple(jnp.broadcast_to(jnp.asarray(m, float), leaf.shape).ravel() for m in (mean, sd))
-    draws = _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS)
-    z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
-    low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
-    return middle, (high - low) / 2
+    mean, sd = (jnp.broadcast_to(jnp.asarray(m, float).ravel(), leaf.size) for m in (mean, sd))
+    return mean, sd
+
+
+def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
+    """Median and half the width of the middle two thirds of a leaf's coordinates of z, by draws."""
+    # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
+    draws = _evaluated(lambda: _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS))
+
+    def spread():
+        z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
+        low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
+        return middle, (high - low) / 2
+
+    return _evaluated(spread)

@@ -104,8 +104,7 @@ def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
 
     def one(key, hyper, y, rows):
         built = filter_(hyper) if built_from_hyper else filter_
-        *settings, diagnostics = options
-        return run_jitted(built, *settings, key, None, y, rows, diagnostics=diagnostics)._replace(levels=None)
+        return run_jitted(built, *options, key, None, y, rows)._replace(levels=None)
 
     many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
     num = args[0].shape[0]

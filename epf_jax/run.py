@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
+from epf_jax.caching import call_kept
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
@@ -87,13 +88,14 @@ def run(
         state = filter_.init(key_init) if state is None else state
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics)
     else:
-        results = run_jitted(filter_, levels, history, remat_every, key, state, y, inputs, diagnostics=diagnostics)
+        options = (levels, history, remat_every, diagnostics)
+        results = call_kept(run_jitted, (filter_, *options), key, state, y, inputs)
     warn_of_trouble(results)
     return results
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), static_argnames=("diagnostics",))
-def run_jitted(filter_, levels, history, remat_every, key, state, y, inputs, *, diagnostics=False):
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y, inputs):
     """`run` without its checks."""
     key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state

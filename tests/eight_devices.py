@@ -62,7 +62,9 @@ def posteriors(built, num_runs):
 
 def traffic(filter_):
     """Numbers in the largest array that devices exchange otherwise than round the ring."""
-    program = run_jitted.lower(filter_, (0.5,), False, None, jax.random.key(0), None, Y, np.arange(1, T + 1)).compile()
+    program = run_jitted.lower(
+        filter_, (0.5,), False, None, False, jax.random.key(0), None, Y, np.arange(1, T + 1)
+    ).compile()
     gathered = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? (?:all-gather|all-to-all|all-reduce)", program.as_text())
     return max((int(np.prod([int(n) for n in shape.split(",") if n])) for shape in gathered), default=0)
 

@@ -102,14 +102,3 @@ def test_every_process_traces_the_same_program_and_finds_it_in_the_cache():
         for seed in ("1", "6")
     }
     assert len(told) == 1
-
-
-def test_compiled_programs_are_kept_in_the_folder_that_one_names(tmp_path):
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    try:
-        folder = epf.cache_compiled_programs(tmp_path / "kept")
-        assert folder.is_dir()
-        assert jax.config.jax_compilation_cache_dir == str(folder)
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before[0])
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])

@@ -19,15 +19,15 @@ import epf_jax as epf
 imported = time.perf_counter() - start
 if len(sys.argv) > 1:
     epf.cache_compiled_programs(sys.argv[1])
+y = jnp.sin(jnp.arange(200.0))
+jax.block_until_ready(y)
+start = time.perf_counter()
 model = epf.StateSpaceModel(
     prior={"theta": dist.Normal(0.0, 0.2)},
     initial=lambda theta: dist.Normal(0.0, 1.0),
     transition=lambda theta, x, u: dist.Normal(jnp.sin(theta["theta"] * x), 1.0),
     observation=lambda theta, x, u: dist.Normal(x, 0.1),
 )
-y = jnp.sin(jnp.arange(200.0))
-jax.block_until_ready(y)
-start = time.perf_counter()
 filter_ = epf.extended_parameter_filter(model, num_particles=1000)
 built = time.perf_counter() - start
 first = time.perf_counter()

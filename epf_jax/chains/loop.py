@@ -74,7 +74,7 @@ def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: i
     That posterior is rough, and only tells the chains where to begin and how long their first steps should be.
     """
     key_filter, key_start = jax.random.split(key)
-    final = run_jitted(_scouts(model), (), False, None, key_filter, None, y, rows).final
+    final = run_jitted(_scouts(model), (), False, None, False, key_filter, None, y, rows).final
     coordinates = model.parameters
     z = jax.vmap(coordinates.to_vector)(final.theta)
     found = population(z, final.log_weights, _FIRST_FLOOR * coordinates.scale)

@@ -119,7 +119,7 @@ def _begun(path: pathlib.Path, filter_: Filter, y: Any, inputs: Any, seed: int) 
             "only; for other data or another seed choose another file."
         )
     head = jax.tree.map(lambda leaf: leaf[:num], (y, inputs))
-    like = jax.eval_shape(lambda: run_jitted(filter_, *_OPTIONS, jax.random.key(0), None, *head))
+    like = jax.eval_shape(lambda: run_jitted(filter_, *_OPTIONS, False, jax.random.key(0), None, *head))
     state, rows = read_checkpoint(path, filter_, (state_like(filter_), _rows(like))).tree
     return rows._replace(final=state, levels=jnp.asarray(DEFAULT_LEVELS, rows.ess.dtype))
 

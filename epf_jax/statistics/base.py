@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -93,8 +94,8 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         )
 
     prior = Population(coordinates.centre, coordinates.scale * np.eye(coordinates.dim, dtype=coordinates.scale.dtype))
-    # Steps or widths of the wrong length are found now, not at the first observation.
-    jax.eval_shape(lambda key, z: sampler.step(key, z, coordinates.log_prior, prior), jax.random.key(0), prior.mean)
+    # Steps or widths of the wrong length are found now, not at the first observation: any density will do.
+    jax.eval_shape(lambda z: sampler.step(jax.random.key(0), z, jnp.sum, prior), prior.mean)
 
     def sample(key, S, theta, population=None):
         population = prior if population is None else population
