@@ -244,7 +244,7 @@ def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     draws = _evaluated(lambda: _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS))
 
     def spread():
-        z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
+        z = jax.vmap(leaf.transform.inv)(jnp.asarray(draws)).reshape(_PROBE_DRAWS, leaf.size)
         low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
         return middle, (high - low) / 2
 
