@@ -158,6 +158,41 @@ def capacity() -> str:
     return "\n".join(lines) + "\n"
 
 
+def startup() -> str:
+    """How long the first result of the quickstart takes, as Markdown."""
+    stored = json.loads((RESULTS / "speed_startup_aarch64.json").read_text())
+    seconds = {row["what"]: row["seconds"] for row in stored["rows"]}
+    here = stored["machine"]
+    return (
+        f"- The first call compiles for seconds: on {here['cores']} cores of a {here['processor']} the quickstart has its "
+        f"first result {seconds['build, trace and compile']:.1f} s after the import, which takes {seconds['import']:.1f} "
+        f"s. `epf.cache_compiled_programs()` at the top of a script keeps programs between processes: the next one has "
+        f"its first result after {seconds['the same, cached']:.2f} s "
+        "([speed_startup_aarch64.json](benchmarks/results/speed_startup_aarch64.json)). The programs of `epf.run` are "
+        "found again by the source of the model's functions and of all that they read; what cannot be known by reading, "
+        "such as a file that a model opens, is compiled by jax's own rules.\n"
+    )
+
+
+def duel() -> str:
+    """What our methods and their rivals need, side by side on one machine, as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_duel_aarch64.json").read_text())
+    here, found = stored["machine"], [row for row in stored["rows"] if "met" in row]
+    lines = [
+        f"By turns in one process, on one machine ({here['processor']}, {here['cores']} cores, jax {here['jax']}; `python "
+        "-m benchmarks.accuracy.duel`, [accuracy_duel_aarch64.json](benchmarks/results/accuracy_duel_aarch64.json)): the "
+        "quickest of this library's own filters with a z rms of at most 0.1, and the quickest of the others, here at "
+        "more sizes than above, with at most 0.3:",
+        "",
+        "| model | ours | z rms | seconds | best of the others | z rms | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        sides = (f"{row[s]} | {row[f'{s}: z rms']:.2f} | {row[f'{s}: seconds']:.3f}" for s in ("ours", "rival"))
+        lines.append(f"| {row['model']} | " + " | ".join(sides) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def league() -> str:
     """The stored league as Markdown: errors and seconds, what each method needs for an error, and who agrees."""
     stored = json.loads((RESULTS / "league.json").read_text())
@@ -171,7 +206,7 @@ def league() -> str:
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
         "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run. On the "
         "Cauchy model every method that takes one has a proposal that allows for jumps. "
-        f"Seconds are of {where}; those with a star, of another machine with other work on it:",
+        f"Seconds are of {where}; those with a star, of other machines, which the file names:",
         "",
         *_by_model(["method", "budget"], models, _league_rows(rows, where, ("small", "large"))),
         "",
@@ -283,11 +318,13 @@ def calibration() -> str:
 TABLES = {
     "accuracy": accuracy,
     "league": league,
+    "duel": duel,
     "calibration": calibration,
     "claims": claims,
     "speed": speed,
     "gradient": gradient,
     "capacity": capacity,
+    "startup": startup,
 }
 
 

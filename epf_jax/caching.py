@@ -29,6 +29,7 @@ from epf_jax.sources import NamelessError, source_name, version_name
 
 _log = logging.getLogger(__name__)
 _NOT_OF_PROGRAMS = re.compile("cache|log|traceback|explain|profiler|dump")  # settings that change no program
+_DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")  # of jax's own way
 _Program = Callable[..., Any]
 
 
@@ -79,10 +80,10 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
         arguments: pytrees of arrays.
     """
     leaves, treedef = jax.tree.flatten(arguments)
-    if _Kept.folder is None or _setting("jax_disable_jit") or not all(map(_is_plain, leaves)):
+    if _Kept.folder is None or not all(map(_is_plain, leaves)) or any(getattr(jax.config, name) for name in _DEBUGGING):
         return function(*static, *arguments)
     kinds = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
-    call = (function, static, treedef, kinds, _setting("jax_enable_x64"))
+    call = (function, static, treedef, kinds, _settings())
     if call not in _at_hand:
         path = _path(_Kept.folder, function, static, treedef, kinds)
         found = _loaded(path, leaves) if path is not None and path.exists() else None
@@ -94,9 +95,15 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
     return function(*static, *arguments) if program is None else program(leaves)
 
 
-def _setting(name: str) -> Any:
-    """One of jax's settings: what a `with` says where there is one, and otherwise what holds for all."""
-    return getattr(jax.config, name, jax.config.values[name])
+def _settings() -> tuple[Any, ...]:
+    """Those of jax's settings that may change a program, as they are here: some may be set by a `with`."""
+    return tuple(getattr(jax.config, name) for name in _names_of_settings())
+
+
+@cache
+def _names_of_settings() -> list[str]:
+    names = sorted(name for name in jax.config.values if hasattr(jax.config, name))
+    return [name for name in names if not _NOT_OF_PROGRAMS.search(name)]
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -121,14 +128,21 @@ def _stored(path, function, static, treedef, leaves) -> _Program | None:
     """The program, compiled and put into the folder; None where it cannot be kept."""
     try:
         compiled, shape = _compiled(function, static, treedef, leaves)
-        content = pickle.dumps((serialize_executable.serialize(compiled), shape))
-    except (_NotKeptError, ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
+        content = _as_bytes(compiled, shape)
+    except _NotKeptError as error:
         _log.info("The program of this %s is not kept whole: %s.", function.__name__, error)
         return None
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
     os.replace(file.name, path)  # in one move: another process never sees half of it
     return _program(compiled, shape)
+
+
+def _as_bytes(compiled, shape) -> bytes:
+    try:
+        return pickle.dumps((serialize_executable.serialize(compiled), shape))
+    except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:  # what jax or a user's class refuses
+        raise _NotKeptError(f"it cannot be stored ({error})") from error
 
 
 class _NotKeptError(Exception):
@@ -158,7 +172,7 @@ def _compiled(function, static, treedef, leaves):
 def _not_by_jax():
     """Keeps jax from storing a program: one that it gave back from its own folder could not be stored again."""
     option = "jax_persistent_cache_min_compile_time_secs"
-    seconds = _setting(option)
+    seconds = getattr(jax.config, option)
     jax.config.update(option, float("inf"))
     try:
         yield
@@ -200,12 +214,14 @@ def _with_keys(words: list[Any], like: list[Any]) -> list[Any]:
 
 def _surroundings() -> tuple:
     """All that a program depends on beside its source and its arguments."""
-    settings = {name: str(_setting(name)) for name in sorted(jax.config.values) if not _NOT_OF_PROGRAMS.search(name)}
     backend = jax.extend.backend.get_backend()
     devices = (backend.platform, backend.platform_version, jax.local_devices()[0].device_kind, jax.device_count())
     packages = tuple(map(version_name, ("epf_jax", "jax", "jaxlib", "numpy", "numpyro")))
     flags = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
-    return settings, devices, packages, flags, platform.python_version(), _processor()
+    settings = sorted(
+        (name, str(value)) for name, value in jax.config.values.items() if not _NOT_OF_PROGRAMS.search(name)
+    )
+    return settings, str(_settings()), devices, packages, flags, platform.python_version(), _processor()
 
 
 @cache

@@ -152,10 +152,11 @@ def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
             yield Finding(
                 "box",
                 f"{name}, t = {t[worst]}",
-                f"{share[worst]:.0%} of its posterior lay in the outer twentieth of the box that the statistic is "
-                f"confined to ({share[-1]:.0%} at the end); what lies outside is cut off.",
-                "a wider box, epf.chebyshev(model, box=(lowest, highest)); shrink=None, if a shrinking box followed a "
-                "misleading start; or a prior that reaches where the data point.",
+                f"{share[worst]:.0%} of its posterior lay in the outer twentieth of the box that the statistic or the "
+                f"nodes are confined to ({share[-1]:.0%} at the end); what lies outside is cut off, or a guess.",
+                "a prior that reaches where the data point; or a wider box, epf.chebyshev(model, box=(lowest, "
+                "highest)), or shrink=None there, if a shrinking box followed a misleading start; of a node filter, "
+                "more nodes.",
             )
 
 

@@ -66,8 +66,10 @@ def _num_distinct(indices: Int[Array, " N"]) -> Int[Array, ""]:
 
 
 def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:
-    """For each coordinate, the weight of the particles in the outer part of the statistic's box."""
+    """For each coordinate, the weight of the particles in the outer part of the filter's or the statistic's box."""
     coordinates, statistic = filter_.model.parameters, filter_.statistic
+    if filter_.edge is not None:
+        return filter_.edge(state)
     if statistic is None or statistic.box is None:
         return jnp.zeros(coordinates.dim)
     z = jax.vmap(coordinates.to_vector)(state.theta)

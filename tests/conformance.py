@@ -135,6 +135,7 @@ FILTERS = {
     "practical": lambda model, n: epf.practical_filter(model, n, lag=3, num_path_particles=3),
     "sir": epf.bootstrap_filter,
     "nodes": lambda model, n: epf.node_filter(model, 8, num_nodes=5, num_points=64),
+    "nodes_sigma": lambda model, n: epf.node_filter(model, inner=epf.sigma_points(model), num_nodes=5, num_points=64),
     "particle_learning": epf.particle_learning_filter,
     "online_em": lambda model, n: epf.online_em(model, n, statistic=epf.taylor(model, 2), wait=3),
     "bootstrap_known_theta": lambda model, n: epf.bootstrap_filter(

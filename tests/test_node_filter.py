@@ -286,3 +286,96 @@ def test_a_posterior_that_is_narrow_along_a_diagonal_alone_is_looked_at_again(no
 def test_points_that_are_too_few_to_show_a_posterior_are_refused():
     with pytest.raises(ValueError, match="num_points: expected 16 at the least for each parameter"):
         epf.node_filter(epf.models.ar1(), 8, num_points=5)
+
+
+# ------------------------------------------------------------------------------------------------ sigma points
+
+
+def test_with_sigma_points_a_linear_model_gets_its_exact_posterior_evidence_and_state():
+    model, y, posterior, _ = autoregression()
+    results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model)), y)
+    for name in ("phi", "offset"):
+        # Each node's likelihood is Kalman's own: what is left is read between nodes, some hundredths (the league).
+        z = (results.theta.mean[name][-1] - posterior.mean[name][-1]) / posterior.sd[name][-1]
+        assert abs(z) < 0.05
+        assert 0.97 < results.theta.sd[name][-1] / posterior.sd[name][-1] < 1.03
+    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 0.1
+    known = epf.run(KEY, epf.bootstrap_filter(model, 4000, theta={"phi": 0.7, "offset": 0.5}), y, levels=())
+    assert abs(float(results.x.mean[-1] - known.x.mean[-1])) < 0.05  # theta is not quite its true value
+    assert 0.95 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.05
+
+
+@cache
+def cycle():
+    """A rotating state of two dimensions, of which one is seen."""
+
+    def transition(theta, x, u):
+        c, s = jnp.cos(theta["angle"]), jnp.sin(theta["angle"])
+        return dist.Normal(0.9 * jnp.stack([c * x[0] - s * x[1], s * x[0] + c * x[1]]), 0.5).to_event(1)
+
+    return epf.StateSpaceModel(
+        prior={"angle": dist.Normal(0.5, 0.2)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x[0], 0.3),
+    )
+
+
+def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_missing():
+    model = cycle()
+    _, y = epf.simulate(jax.random.key(0), model, {"angle": 0.6}, 60)
+    y = y.at[20:25].set(jnp.nan)
+    posterior = exact.kalman(model, y, {"angle": jnp.linspace(-0.5, 1.5, 401)})
+    results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model, 2)), y)
+    z = (results.theta.mean["angle"] - posterior.mean["angle"]) / posterior.sd["angle"]
+    assert np.abs(z[10:]).max() < 0.05
+    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 0.05
+    assert results.x.mean.shape == (60, 2)
+
+
+def test_sigma_points_are_near_the_exact_posterior_where_the_state_is_seen_well():
+    model = epf.models.sinusoid()
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 100)
+    truth = exact.quadrature(model, y, {"theta": np.linspace(-0.8, 1.4, 101)}, exact.nodes_around(y, 0.8, 41))
+    results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model)), y)
+    z = (results.theta.mean["theta"][-1] - truth.mean["theta"][-1]) / truth.sd["theta"][-1]
+    assert abs(float(z)) < 0.05
+    assert abs(float(results.log_evidence[-1]) - truth.log_evidence[-1]) < 0.1
+
+
+def test_an_observation_out_of_range_leaves_sigma_points_as_if_it_were_missing():
+    model = epf.models.sinusoid()
+    filter_ = epf.node_filter(model, inner=epf.sigma_points(model), num_points=32)
+    state = filter_.init(KEY)
+    for y in (0.3, -0.2):
+        state, _ = filter_.step(KEY, state, y)
+    after, info = filter_.step(KEY, state, 3e38)  # its square is no float32
+    missing, _ = filter_.step(KEY, state, jnp.nan)
+    assert bool(info.collapsed)
+    assert float(after.log_evidence) == -jnp.inf
+    np.testing.assert_allclose(after.S.filters.mean, missing.S.filters.mean, rtol=1e-5)
+    np.testing.assert_allclose(after.theta["theta"], missing.theta["theta"], rtol=1e-5)
+
+
+def test_sigma_points_that_cannot_serve_are_refused_with_an_alternative():
+    model = epf.models.sinusoid()
+    with pytest.raises(ValueError, match=r"sigma_points: the transition is Cauchy.*epf.node_filter\(model, 32\)"):
+        epf.sigma_points(epf.models.cauchy_ar1())
+    with pytest.raises(ValueError, match="sigma_points: the initial state is Uniform, not Gaussian"):
+        epf.sigma_points(
+            epf.StateSpaceModel(model.prior, lambda theta: dist.Uniform(0, 1), model.transition, model.observation)
+        )
+    with pytest.raises(ValueError, match="num_points: expected a whole number of at least 2, got 1"):
+        epf.sigma_points(model, 1)
+    with pytest.raises(ValueError, match="sigma_points: 40 points along each of 2 components are 1600, more than 1024"):
+        epf.sigma_points(cycle(), 40)
+    with pytest.raises(TypeError, match=r"inner: expected epf.sigma_points\(model\), got 32. For particles"):
+        epf.node_filter(model, inner=32)
+    with pytest.raises(TypeError, match=r"inner: expected epf.sigma_points\(model\).* Call it with the model"):
+        epf.node_filter(model, inner=epf.sigma_points)
+    with pytest.raises(ValueError, match="inner: it was built for another model"):
+        epf.node_filter(model, inner=epf.sigma_points(epf.models.sinusoid()))
+    with pytest.raises(ValueError, match="proposal: it is about particles, and `inner` has none"):
+        epf.node_filter(model, inner=epf.sigma_points(model), proposal=epf.bootstrap())
+    with pytest.raises(ValueError, match="num_inner: it is about particles"):
+        epf.node_filter(model, 8, inner=epf.sigma_points(model))

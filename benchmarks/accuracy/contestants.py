@@ -97,6 +97,22 @@ def assumed_density(model, size, num_steps, proposal):
     return epf.extended_parameter_filter(model, size, statistic=statistic, proposal=proposal)
 
 
+def sigma_points_fit(model: epf.StateSpaceModel) -> bool:
+    """Whether the nodes' filters can do without particles."""
+    try:
+        epf.sigma_points(model)
+    except ValueError:
+        return False
+    return True
+
+
+def nodes_of_sigma_points(model, num_nodes, num_steps, proposal):
+    few = {"num_points": {1: 32, 2: 89}[model.parameters.dim], "reach": 4.0}
+    by_default = {1: 15, 2: 21}[model.parameters.dim]
+    options = few if num_nodes < by_default else {}
+    return epf.node_filter(model, inner=epf.sigma_points(model), num_nodes=num_nodes, **options)
+
+
 CONTESTANTS = [
     Contestant("SIR", (200, 2000, 20_000), online(lambda m, n, _, q: epf.bootstrap_filter(m, n, proposal=q))),
     Contestant("Liu-West", (100, 1000, 10_000), online(lambda m, n, _, q: epf.liu_west_filter(m, n))),
@@ -130,6 +146,7 @@ CONTESTANTS = [
         online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=89, reach=4.0, proposal=q)),
         fits=lambda model: model.parameters.dim == 2,
     ),
+    Contestant("node filter, sigma points", (9, 15, 21), online(nodes_of_sigma_points), fits=sigma_points_fit),
     Contestant("SMC^2", ((16, 16), (64, 32), (256, 64)), online(smc2)),
     Contestant("PMMH", ((25, 60), (50, 200), (100, 500)), by_chains(epf.pmmh), online=False),
     Contestant("particle Gibbs", ((5, 30), (10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),

@@ -87,6 +87,8 @@ class Filter(NamedTuple):
         by_particle: a prefix of its states: True where leaves have a row for each particle, False elsewhere.
         max_steps: the most observations that it has room for, or None where it keeps none.
         statistic: what its particles keep of their paths, where they keep a `Statistic`.
+        edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the box that the
+            filter confines theta to, or None where it confines it to none but perhaps the statistic's.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -98,6 +100,7 @@ class Filter(NamedTuple):
     by_particle: FilterState = PARTICLES
     max_steps: int | None = None
     statistic: Statistic | None = None
+    edge: Callable[[FilterState], Float[Array, " P"]] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
@@ -142,6 +145,7 @@ def build_filter(
     by_particle: FilterState = PARTICLES,
     max_steps: int | None = None,
     statistic: Statistic | None = None,
+    edge: Callable[[FilterState], Float[Array, " P"]] | None = None,
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
@@ -168,7 +172,7 @@ def build_filter(
         return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
     jitted = jax.jit(init_state), jax.jit(step_state)
-    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic)
+    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, edge)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:

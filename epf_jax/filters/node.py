@@ -54,6 +54,7 @@ PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
+_OUTER = 0.95  # where the outer twentieth of the box begins, for diagnoses
 _BEYOND = 0.5  # the same mass that says that the posterior lies beyond the box
 _SEEING = 8.0  # points by which it is told where a narrow posterior lies
 _NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
@@ -167,8 +168,12 @@ def node_filter(
         x = inner.pick(key, S.filters, between.nearest)
         return FilterState(x, theta, S, log_weights, log_evidence, t)
 
+    def edge(state):
+        return jnp.exp(state.log_weights) @ (jnp.abs(between.at) > _OUTER)
+
     description = f"node filter: {' x '.join(map(str, counts))} nodes of theta {inner.description}"
-    return build_filter(model, num_points, init, step, description, resample, by_particle=PARTICLES._replace(S=False))
+    by_particle = PARTICLES._replace(S=False)
+    return build_filter(model, num_points, init, step, description, resample, by_particle=by_particle, edge=edge)
 
 
 def _checked_points(num_points: int | None, dim: int) -> int:

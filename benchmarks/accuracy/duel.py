@@ -1,0 +1,90 @@
+"""What it takes on SIN and STAR: this library's own methods for a z rms of .10, their rivals for one of .30.
+
+All on one machine, in one process and by turns, series after series: the seconds of one method beside those of another.
+Rivals are the methods that the paper names and their successors, as this library has them, at more sizes than in the
+league, so that each is seen where it just suffices.
+
+    python -m benchmarks.accuracy.duel [--store]
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.accuracy.contestants import BY_LABEL
+from benchmarks.accuracy.contests import CONTESTS, data
+from benchmarks.accuracy.league import METHOD_SEED, NUM_SERIES
+from benchmarks.report import of_this_cpu, save, show
+
+OURS = {"node filter, sigma points": (9, 11, 15), "node filter": (2, 4), "EPF (default)": (50, 250)}
+RIVALS = {
+    "SIR": (200, 2000),
+    "Liu-West": (100, 1000),
+    "practical filter": (10,),
+    "particle learning": (25, 50, 100),
+    "resample-move": (32, 48, 64, 80, 96, 128),
+}  # those that take a second and more in the league are left out
+BARS = {"ours": 0.1, "rival": 0.3}
+
+
+def main(models=("sin", "star"), num_series: int = NUM_SERIES, *, store: bool = False) -> list[dict]:
+    """Every row, and for each model the quickest of either side that gets to its bar."""
+    rows = [row for model in models for row in race(model, num_series)]
+    show("seconds and errors, by turns on one machine", rows)
+    found = [best(rows, model) for model in models]
+    show("the quickest that get there", found)
+    if store:
+        settings = {"series": num_series, "method seed": METHOD_SEED, "bars": BARS}
+        print("stored in", save(of_this_cpu("accuracy_duel"), settings, [*rows, *found]))
+    return found
+
+
+def race(name: str, num_series: int) -> list[dict]:
+    """Every contestant on one model: the worst parameter's z rms, and the median seconds of a series."""
+    contest = CONTESTS[name]
+    model = contest.model()
+    proposal = contest.proposal(model)
+    y, golds = data(name, num_series)
+    entries = [
+        (side, label, size) for side, of in (("ours", OURS), ("rival", RIVALS)) for label in of for size in of[label]
+    ]
+    z, seconds = ({entry: [] for entry in entries} for _ in range(2))
+    for i in range(-1, num_series):  # the first turn compiles
+        series, key = jnp.asarray(y[max(i, 0)], float), jax.random.fold_in(jax.random.key(METHOD_SEED), max(i, 0))
+        for entry in entries:
+            _, label, size = entry
+            start = time.perf_counter()
+            estimate = jax.device_get(BY_LABEL[label].estimate(key, model, series, size, proposal))
+            if i >= 0:
+                seconds[entry].append(time.perf_counter() - start)
+                gold = golds[i]
+                z[entry].append([(estimate.mean[p] - gold.mean[p][-1]) / gold.sd[p][-1] for p in sorted(contest.truth)])
+    return [
+        {
+            "model": name, "side": side, "method": label, "size": str(size),
+            "z rms": float(np.sqrt(np.mean(np.square(z[entry]), axis=0)).max()),
+            "seconds": float(np.median(seconds[entry])),
+        }
+        for entry in entries for side, label, size in [entry]
+    ]  # fmt: skip
+
+
+def best(rows: list[dict], model: str) -> dict:
+    """The quickest of either side at its bar, and the ratio of their seconds."""
+    told: dict = {"model": model}
+    for side, bar in BARS.items():
+        reached = [row for row in rows if row["model"] == model and row["side"] == side and row["z rms"] <= bar]
+        quickest = min(reached, key=lambda row: row["seconds"])
+        told[side] = f"{quickest['method']}, size {quickest['size']}"
+        told |= {f"{side}: z rms": quickest["z rms"], f"{side}: seconds": quickest["seconds"]}
+    ratio = told["rival: seconds"] / told["ours: seconds"]
+    return {**told, "rival / ours": ratio, "met": ratio >= 1.0}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", action="store_true")
+    main(store=parser.parse_args().store)
