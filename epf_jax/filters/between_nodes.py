@@ -38,7 +38,6 @@ class Between(NamedTuple):
         around: the nodes that have a share in what is read at every point, and their shares.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same as `around` at other places.
-        nearest_to: `nearest_to(s)`, the node nearest to one s.
         cell: how far apart the nodes are along every coordinate.
         reach: how many posterior standard deviations a new box extends along every coordinate.
     """
@@ -48,7 +47,6 @@ class Between(NamedTuple):
     around: Around
     nearest: Int[Array, " G"]
     around_each: Callable[[Any], Around]
-    nearest_to: Callable[[Any], Any]
     cell: Float[Array, " P"]
     reach: Float[Array, " P"]
 
@@ -87,7 +85,7 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
     reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
     around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
-    return Between(nodes, at, around_each(at), nearest, around_each, nearest_to, cell, reaches)
+    return Between(nodes, at, around_each(at), nearest, around_each, cell, reaches)
 
 
 def _squeezed(log_likelihood, top):

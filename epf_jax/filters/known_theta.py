@@ -1,15 +1,14 @@
 r"""What a filter of many thetas runs at each of them: a filter of the state alone, by particles or by sigma points.
 
-Sigma points keep the law of x_t given y_1:t as one Gaussian :math:`N(m, P)`, read at the nodes :math:`x_i` of Gauss and
-Hermite's quadrature, with weights :math:`w_i`. One observation later it is a mixture, moment-matched (assumed-density
-filtering; Ito and Xiong 2000, *Gaussian filters for nonlinear filtering problems*):
+Sigma points keep the law of x_t given y_1:t as one Gaussian :math:`N(m, P)` (Ito and Xiong 2000, *Gaussian filters for
+nonlinear filtering problems*). The transition :math:`x_t \sim N(f, Q)`, f and Q any functions of :math:`x_{t-1}`, is
+read at the nodes :math:`x_i` of Gauss and Hermite's quadrature under it, with weights :math:`w_i`:
 
-    1. weigh     w_i by g_i = p(y_t | x_i, theta); the evidence is the sum of the products
-    2. condition x_t | x_i, y_t ~ N(m_i, P_i)
-    3. match     m = sum w_i g_i m_i, P = sum w_i g_i (P_i + (m_i - m)(m_i - m)^T), normalised
+    1. predict    m = sum w_i f(x_i), P = sum w_i (Q(x_i) + (f(x_i) - m)(f(x_i) - m)^T)
+    2. condition  N(m, P) on y_t = H x_t + c + noise; the evidence is the density of y_t
 
-g_i, m_i and P_i are those of the fully adapted proposal, and exact. So is all of it for linear models; for others it
-errs by how far the law is from Gaussian, which no number of points mends.
+That is Kalman's filter for linear models. For others it errs by how far the law of x_t before y_t is from Gaussian,
+which no number of points mends.
 """
 
 import math
@@ -29,7 +28,6 @@ from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name
-from epf_jax.weights import reweight
 
 _MOST_POINTS = 1024
 
@@ -40,7 +38,8 @@ class KnownTheta(NamedTuple):
     Attributes:
         start: `start(key, theta) -> states`, before any observation.
         step: `step(key, states, y, u) -> states, info`; `info.ess` is a share, 1 at the most.
-        moved_to: `moved_to(theta, states)`, the same states under another theta.
+        between: `between(theta, some, shares)`, the states under a theta between those of some filters, a row for each,
+            of which it has these shares.
         pick: `pick(key, all_states, which)`, a state from each of the filters named, of which there is a row for each.
         description: in words.
         model: the model that it was built for.
@@ -48,7 +47,7 @@ class KnownTheta(NamedTuple):
 
     start: Callable[[PRNGKeyArray, Theta], Any]
     step: Callable[..., tuple[Any, StepInfo]]
-    moved_to: Callable[[Theta, Any], Any]
+    between: Callable[[Theta, Any, Float[Array, " k"]], Any]
     pick: Callable[[PRNGKeyArray, Any, Int[Array, " G"]], Float[Array, "G *x"]]
     description: str
     model: StateSpaceModel
@@ -68,8 +67,9 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
         states, info = filter_.step(key, states, y, u)
         return states, info._replace(ess=info.ess / num_particles)
 
-    def moved_to(theta, states):
-        return states._replace(theta=for_each(theta))
+    def between(theta, some, shares):
+        nearest = jax.tree.map(lambda leaf: leaf[jnp.argmax(shares)], some)  # particles have no average
+        return nearest._replace(theta=for_each(theta))
 
     def pick(key, states, which):
         below = jnp.cumsum(jnp.exp(states.log_weights), axis=1)
@@ -81,7 +81,7 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
     description = (
         f"with {num_particles} particles each, proposal {proposal.name}, resampling {resampler_name(resample)}"
     )
-    return KnownTheta(start, step, moved_to, pick, description, model)
+    return KnownTheta(start, step, between, pick, description, model)
 
 
 class Gaussian(NamedTuple):
@@ -95,9 +95,9 @@ class Gaussian(NamedTuple):
 def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     """No particles but a Gaussian law of the state, for `epf.node_filter(model, inner=epf.sigma_points(model))`.
 
-    Exact for linear Gaussian models, the Kalman filter; several times faster than particles, and nearer than a few of
-    them, wherever the state is seen well enough for its law to be nearly Gaussian. How near that is, more points do not
-    tell: compare with particles once.
+    Kalman's filter, and exact, for linear Gaussian models; several times faster than particles, and nearer than a few
+    of them, wherever the law of x_t before y_t is nearly Gaussian. How near that is, more points do not tell: compare
+    with particles once.
 
     Args:
         model: one that `epf.fully_adapted` fits (a Gaussian transition, and an observation that is Gaussian with a mean
@@ -119,34 +119,34 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
             f"sigma_points: {num_points} points along each of {dim} components are {num_points**dim}, more than "
             f"{_MOST_POINTS}. Use particles: epf.node_filter(model, 32)."
         )
-    at, log_weights = _hermite(num_points, dim)
+    at, w = _hermite(num_points, dim)
 
     def start(key, theta):
         return Gaussian(theta, *moments(model.initial(theta)))
 
     def step(key, states, y, u):
-        theta = states.theta
+        theta, mean, scale_tril = states
 
         def ahead(s):
-            return moments(model.transition(theta, (states.mean + states.scale_tril @ s).reshape(x_shape), u))
+            return moments(model.transition(theta, (mean + scale_tril @ s).reshape(x_shape), u))
 
-        blind = jax.vmap(ahead)(at)
+        blind = _matched(w, *jax.vmap(ahead)(at))
         observed = linear_parts(lambda x: model.observation(theta, x, u), x_shape, x_dtype)
-        *seen, log_density = jax.vmap(lambda m, L: condition(m, L, *observed, jnp.ravel(y)))(*blind)
-        weighing = reweight(log_weights, log_density)
-        means, scales = (jnp.where(weighing.collapsed, b, s) for b, s in zip(blind, seen, strict=True))
-        return Gaussian(theta, *_matched(weighing.weights, means, scales)), _reported(weighing)
+        *seen, log_density = condition(*blind, *observed, jnp.ravel(y))
+        collapsed = ~jnp.isfinite(log_density)
+        law = (jnp.where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
+        return Gaussian(theta, *law), _reported(collapsed, log_density)
 
-    def moved_to(theta, states):
-        return states._replace(theta=theta)
+    def between(theta, some, shares):
+        return Gaussian(theta, shares @ some.mean, jnp.tensordot(shares, some.scale_tril, axes=1))
 
     def pick(key, states, which):
         normal = jax.scipy.special.ndtri(_levels(len(which), dim))
-        x = states.mean[which] + jnp.einsum("gij,gj->gi", states.scale_tril[which], normal)
+        x = states.mean[which] + jnp.sum(states.scale_tril[which] * normal[:, None, :], axis=-1)
         return x.reshape(len(which), *x_shape).astype(x_dtype)
 
     description = f"with {num_points} sigma points a component each"
-    return KnownTheta(start, step, moved_to, pick, description, model)
+    return KnownTheta(start, step, between, pick, description, model)
 
 
 def _why_no_gaussian_start(model: StateSpaceModel) -> str:
@@ -155,11 +155,13 @@ def _why_no_gaussian_start(model: StateSpaceModel) -> str:
 
 
 def _hermite(num: int, dim: int) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    """Nodes and log-weights of Gauss and Hermite's quadrature under the standard Gaussian of so many dimensions."""
+    """Nodes and weights of Gauss and Hermite's quadrature under the standard Gaussian of so many dimensions."""
     at, weights = np.polynomial.hermite_e.hermegauss(num)
-    grid = np.stack(np.meshgrid(*[at] * dim, indexing="ij"), axis=-1).reshape(-1, dim)
-    logs = np.stack(np.meshgrid(*[np.log(weights / weights.sum())] * dim, indexing="ij"), axis=-1)
-    return jnp.asarray(grid, float), jnp.asarray(logs.reshape(-1, dim).sum(axis=1), float)
+    grid, shares = (
+        np.stack(np.meshgrid(*[part] * dim, indexing="ij"), axis=-1).reshape(-1, dim) for part in (at, weights)
+    )
+    shares = np.prod(shares, axis=1)
+    return jnp.asarray(grid, float), jnp.asarray(shares / shares.sum(), float)
 
 
 def _matched(w, means, scales):
@@ -170,17 +172,17 @@ def _matched(w, means, scales):
     return mean, cholesky(covariance)
 
 
-def _reported(weighing):
-    no = jnp.zeros((), int)
+def _reported(collapsed, log_density):
+    none = jnp.zeros((), int)
     return StepInfo(
         ess=jnp.ones(()),
         resampled=jnp.array(False),
-        ancestors=no,
+        ancestors=none,
         acceptance=jnp.ones(()),
-        num_bad_weights=weighing.num_bad,
-        num_bad_densities=no,
-        collapsed=weighing.collapsed,
-        log_increment=weighing.log_increment,
+        num_bad_weights=jnp.where(jnp.isnan(log_density), 1, 0),
+        num_bad_densities=none,
+        collapsed=collapsed,
+        log_increment=jnp.where(collapsed, -jnp.inf, log_density),
         overflowed=jnp.array(False),
     )
 

@@ -15,7 +15,7 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
                  Where the posterior is narrower than can be read, go back and step again on a finer grid around it
     3. re-place  when the posterior has become narrow, new nodes reach so many standard deviations to either side of its
                  mean, along its own axes; when it has come to the box's edge, the box grows by a cell. New nodes
-                 inherit log L by interpolation, and the nearest node's states
+                 inherit log L by interpolation, and the states of the nodes around
     4. report    the G points as particles, each with a state of the nearest node
 
 A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
@@ -326,12 +326,15 @@ def _new_box(coordinates, between, taken, edge):
 
 
 def _moved(coordinates, between, inner, S, centre, axes):
-    """Nodes on another box: log L by interpolation, the states by the nearest node's."""
+    """Nodes on another box: log L and the states from those of the nodes around."""
     old = jax.vmap(lambda s: solve_lower(S.axes, centre + axes @ s - S.centre))(between.nodes)
     values = between.read_at(S.log_likelihood, old)
-    filters = jax.tree.map(lambda leaf: leaf[jax.vmap(between.nearest_to)(old)], S.filters)
+    nodes, shares = between.around_each(jnp.clip(old, -1.0, 1.0))
+    shares = jnp.maximum(shares, 0.0)  # of a cubic's shares a straight line's are left
+    shares = shares / jnp.sum(shares, axis=1, keepdims=True)
     theta = jax.vmap(coordinates.to_theta)(centre + between.nodes @ axes.T)
-    return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.moved_to)(theta, filters))
+    around = jax.tree.map(lambda leaf: leaf[nodes], S.filters)
+    return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.between)(theta, around, shares))
 
 
 def _mass_at_edge(between, log_weights):
