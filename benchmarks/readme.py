@@ -164,13 +164,13 @@ def startup() -> str:
     seconds = {row["what"]: row["seconds"] for row in stored["rows"]}
     here = stored["machine"]
     return (
-        f"- The first call compiles for seconds: on {here['cores']} cores of a {here['processor']} the quickstart has its "
-        f"first result {seconds['build, trace and compile']:.1f} s after the import, which takes {seconds['import']:.1f} "
-        f"s. `epf.cache_compiled_programs()` at the top of a script keeps programs between processes: the next one has "
-        f"its first result after {seconds['the same, cached']:.2f} s "
+        f"- The first call compiles for seconds: on {here['cores']} cores ({here['processor']}) the quickstart has its "
+        f"first result {seconds['build, trace and compile']:.1f} s after the import, which takes "
+        f"{seconds['import']:.1f} s. `epf.cache_compiled_programs()` at the top of a script keeps programs between "
+        f"processes: the next one has its first result after {seconds['the same, cached']:.2f} s "
         "([speed_startup_aarch64.json](benchmarks/results/speed_startup_aarch64.json)). The programs of `epf.run` are "
-        "found again by the source of the model's functions and of all that they read; what cannot be known by reading, "
-        "such as a file that a model opens, is compiled by jax's own rules.\n"
+        "found again by the source of the model's functions and of all that they read; what cannot be known by "
+        "reading, such as a file that a model opens, is compiled by jax's own rules.\n"
     )
 
 
@@ -179,10 +179,10 @@ def duel() -> str:
     stored = json.loads((RESULTS / "accuracy_duel_aarch64.json").read_text())
     here, found = stored["machine"], [row for row in stored["rows"] if "met" in row]
     lines = [
-        f"By turns in one process, on one machine ({here['processor']}, {here['cores']} cores, jax {here['jax']}; `python "
-        "-m benchmarks.accuracy.duel`, [accuracy_duel_aarch64.json](benchmarks/results/accuracy_duel_aarch64.json)): the "
-        "quickest of this library's own filters with a z rms of at most 0.1, and the quickest of the others, here at "
-        "more sizes than above, with at most 0.3:",
+        f"By turns in one process, on one machine ({here['processor']}, {here['cores']} cores, jax {here['jax']}; "
+        "`python -m benchmarks.accuracy.duel`, [accuracy_duel_aarch64.json]"
+        "(benchmarks/results/accuracy_duel_aarch64.json)): the quickest of this library's own filters with a z rms of "
+        "at most 0.1, and the quickest of the others, here at more sizes than above, with at most 0.3:",
         "",
         "| model | ours | z rms | seconds | best of the others | z rms | seconds |",
         "|---|---|---|---|---|---|---|",
