@@ -6,6 +6,7 @@ model's functions, the shapes that it is given, the versions, settings and proce
 no such name, or cannot be stored, goes jax's own way.
 """
 
+import collections
 import contextlib
 import hashlib
 import logging
@@ -15,10 +16,11 @@ import pickle
 import platform
 import re
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.extend
@@ -33,13 +35,16 @@ _DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_
 _Program = Callable[..., Any]
 
 
-_at_hand: dict[Any, _Program | None] = {}  # for each call's kind its program, or None for jax's own way
+_FLAGS = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))  # as XLA will have read them
+_MOST = 256  # programs at hand
 
 
 class _Kept:
-    """Where programs are kept; nowhere unless asked for."""
+    """Where programs are kept, nowhere unless asked for, and those at hand: None for a call that goes jax's own way."""
 
     folder: pathlib.Path | None = None
+    at_hand: ClassVar[collections.OrderedDict[Any, _Program | None]] = collections.OrderedDict()
+    lock = threading.RLock()
 
 
 def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.Path:
@@ -48,8 +53,12 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     Off unless asked for: one line at the top of a script. Sets jax's own options `jax_compilation_cache_dir` and
     `jax_persistent_cache_min_compile_time_secs`; and the programs of `epf.run` are kept as a whole, so that the next
     process need not even trace them. A program is found again by the source of the model's functions and of all that
-    they read: it must be a function of its arguments and of constants (no files, no `np.random`, no `print`), or jax's
-    own way is taken. To see why, `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`.
+    they read: these must be functions of their arguments and of constants (no files, no imports inside, no `np.random`,
+    no `print`), or jax's own way is taken. To see why, `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`.
+    Before a new program is stored `jax.clear_caches()` is called, so that nothing traced earlier gets into it.
+
+    On a GPU XLA chooses among kernels by timing them, so that two processes may round differently; a program that is
+    kept is the same in all.
 
     The folder holds machine code: let nobody write there whom you would not let run programs.
 
@@ -66,8 +75,9 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     path.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    version_name("epf_jax")  # now, while the files are those that were imported
     _Kept.folder = path
-    _at_hand.clear()
+    _Kept.at_hand.clear()
     return path
 
 
@@ -84,14 +94,17 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
         return function(*static, *arguments)
     kinds = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
     call = (function, static, treedef, kinds, _settings())
-    if call not in _at_hand:
-        path = _path(_Kept.folder, function, static, treedef, kinds)
-        found = _loaded(path, leaves) if path is not None and path.exists() else None
-        if found is not None:
-            _at_hand[call], result = found
-            return result
-        _at_hand[call] = None if path is None else _stored(path, function, static, treedef, leaves)
-    program = _at_hand[call]
+    with _Kept.lock:
+        if call not in _Kept.at_hand:
+            path = _path(_Kept.folder, function, static, treedef, kinds)
+            found = _loaded(path, leaves) if path is not None else None
+            if found is not None:
+                _Kept.at_hand[call], result = found
+                return result
+            _Kept.at_hand[call] = None if path is None else _stored(path, function, static, treedef, leaves)
+            if len(_Kept.at_hand) > _MOST:
+                _Kept.at_hand.popitem(last=False)
+        program = _Kept.at_hand[call]
     return function(*static, *arguments) if program is None else program(leaves)
 
 
@@ -121,6 +134,11 @@ def _path(folder, function, static, treedef, kinds) -> pathlib.Path | None:
     except NamelessError as error:
         _log.info("The program of this %s is not kept whole: it depends on %s.", function.__name__, error)
         return None
+    except Exception as error:  # of an object of the user's that does not bear to be looked into
+        _log.info(
+            "The program of this %s is not kept whole: its source could not be read, %r.", function.__name__, error
+        )
+        return None
     return folder / f"{function.__name__}-{name}.program"
 
 
@@ -132,17 +150,20 @@ def _stored(path, function, static, treedef, leaves) -> _Program | None:
     except _NotKeptError as error:
         _log.info("The program of this %s is not kept whole: %s.", function.__name__, error)
         return None
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)  # in one move: another process never sees half of it
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        os.replace(file.name, path)  # in one move: another process never sees half of it
+    except OSError as error:
+        warnings.warn(f"The program could not be stored in {path.parent}: {error}.", RuntimeWarning, stacklevel=5)
     return _program(compiled, shape)
 
 
 def _as_bytes(compiled, shape) -> bytes:
     try:
         return pickle.dumps((serialize_executable.serialize(compiled), shape))
-    except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:  # what jax or a user's class refuses
-        raise _NotKeptError(f"it cannot be stored ({error})") from error
+    except Exception as error:  # of jax's, or of a class of the user's that is in the results
+        raise _NotKeptError(f"it cannot be stored ({error!r})") from error
 
 
 class _NotKeptError(Exception):
@@ -158,9 +179,13 @@ def _compiled(function, static, treedef, leaves):
         found, structure = jax.tree.flatten(function(*static, *arguments))
         if any(map(_is_key, found)):
             raise _NotKeptError("it returns random keys")
-        shape.append(jax.tree.unflatten(structure, range(len(found))))
+        try:
+            shape.append(jax.tree.unflatten(structure, range(len(found))))
+        except Exception as error:  # of a class of the user's that takes arrays alone
+            raise _NotKeptError(f"its results cannot be described ({error!r})") from error
         return found
 
+    jax.clear_caches()  # a trace of before may hold what a global was then
     lowered = jax.jit(flat).lower(_without_keys(leaves))
     if "callback" in lowered.as_text():
         raise _NotKeptError("it calls back to Python")
@@ -181,12 +206,19 @@ def _not_by_jax():
 
 
 def _loaded(path, leaves) -> tuple[_Program, Any] | None:
-    """The program from the folder and its first result, or None with a warning where the file is damaged."""
+    """The program from the folder and its first result, None where there is none; with a warning, if it is damaged."""
     try:
-        parts, shape = pickle.loads(path.read_bytes())
-        program = _program(serialize_executable.deserialize_and_load(*parts), shape)
+        content = path.read_bytes()
+    except OSError:  # not there, or not to be read: then it is compiled
+        return None
+    try:
+        parts, shape = pickle.loads(content)
+        compiled = serialize_executable.deserialize_and_load(*parts, execution_devices=jax.devices()[:1])
+        program = _program(compiled, shape)
         return program, jax.block_until_ready(program(leaves))
     except Exception as error:  # a damaged file may break anywhere: it is said so, and compiled again
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise
         warnings.warn(f"{path} could not be read ({error}); it is compiled again.", RuntimeWarning, stacklevel=4)
         return None
 
@@ -217,11 +249,10 @@ def _surroundings() -> tuple:
     backend = jax.extend.backend.get_backend()
     devices = (backend.platform, backend.platform_version, jax.local_devices()[0].device_kind, jax.device_count())
     packages = tuple(map(version_name, ("epf_jax", "jax", "jaxlib", "numpy", "numpyro")))
-    flags = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
     settings = sorted(
         (name, str(value)) for name, value in jax.config.values.items() if not _NOT_OF_PROGRAMS.search(name)
     )
-    return settings, str(_settings()), devices, packages, flags, platform.python_version(), _processor()
+    return settings, str(_settings()), devices, packages, _FLAGS, platform.python_version(), _processor()
 
 
 @cache

@@ -234,7 +234,8 @@ def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     if _is_identity(leaf.transform):
         with contextlib.suppress(NotImplementedError, AttributeError):
             mean, sd = leaf.prior.mean, jnp.sqrt(leaf.prior.variance)
-    mean, sd = (jnp.broadcast_to(jnp.asarray(m, float).ravel(), leaf.size) for m in (mean, sd))
+    shape = leaf.shape if _is_identity(leaf.transform) else leaf.unconstrained_shape
+    mean, sd = (jnp.broadcast_to(jnp.asarray(m, float), shape).ravel() for m in (mean, sd))
     return mean, sd
 
 

@@ -1,10 +1,11 @@
 """A name for what a value is made of, functions by their code and all that they read: the same in every process.
 
 It is found by reading, without tracing anything, and so it is cautious: two values of one name compute the same; where
-that cannot be known, because a function reads a file, an object of an unknown kind or a module that is not known to be
-pure, there is no name.
+that cannot be known, because a function reads a file, draws random numbers, imports something or holds an object of an
+unknown kind, there is no name.
 """
 
+import abc
 import builtins
 import dis
 import functools
@@ -21,16 +22,23 @@ from typing import Any
 import jax
 import numpy as np
 
-_KNOWN = {"jax", "jaxlib", "numpy", "numpyro", "scipy", "optax", "equinox", "jaxtyping"}  # named by their versions
-_OF_PYTHON = {"math", "functools", "operator", "itertools", "collections", "typing", "types", "abc", "enum", "builtins"}
-_IMPURE = {"numpy.random"}
+_KNOWN = {"jax", "jaxlib", "numpy", "numpyro", "epf_jax"}  # named by their versions
+_OF_PYTHON = {"math", "functools", "operator", "builtins"}
+_IMPURE = re.compile(r"numpy\.(random|ctypeslib|testing|lib\._npyio)|jax\.(experimental\.io_callback|distributed)")
+_READERS = re.compile("load|loadtxt|genfromtxt|fromfile|fromregex|memmap|open_memmap|DataSource|frompyfunc")
 _PURE_BUILTINS = re.compile(
     "abs|all|any|bool|bytes|callable|complex|dict|divmod|enumerate|filter|float|frozenset|getattr|hasattr|int|"
     "isinstance|issubclass|iter|len|list|map|max|min|next|object|pow|property|range|repr|reversed|round|set|slice|"
     "sorted|staticmethod|str|sum|super|tuple|type|zip|NotImplemented|Ellipsis"
 )
 _NOT_OF_A_CLASS = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl"}
-_PLAIN = {type(None), type(Ellipsis), bool, int, float, complex, str, bytes}
+_MADE_BY_PYTHON = {  # for a NamedTuple or a dataclass, from its fields
+    *("__new__", "_make", "_replace", "_asdict", "__repr__", "__getnewargs__", "__match_args__", "__slots__"),
+    *("__dataclass_fields__", "__dataclass_params__", "__hash__", "_field_defaults", "__orig_bases__"),
+}
+_PLAIN = {type(None), type(Ellipsis), type(NotImplemented), bool, int, float, complex, str, bytes}
+_WRAPPERS = (type(jax.jit(lambda: 0)), functools._lru_cache_wrapper)
+_BUILT_IN = (dict, list, tuple, set, frozenset, str, bytes, int, float, complex, BaseException, np.ndarray, np.generic)
 
 
 class NamelessError(Exception):
@@ -50,9 +58,9 @@ def version_name(package: str) -> str:
     """A package's version; that of this one is a hash of its files, which change between versions."""
     if package != "epf_jax":
         return f"{package} {importlib.metadata.version(package)}"
-    digest = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+    digest, folder = hashlib.sha256(), pathlib.Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}".encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -67,7 +75,8 @@ class _Reader:
     def words(self, *words: Any) -> None:
         for word in words:
             text = word if isinstance(word, bytes) else str(word).encode()
-            self.digest.update(b"%d:" % len(text) + text)
+            self.digest.update(b"%d:" % len(text))
+            self.digest.update(text)
 
     def read(self, value: Any) -> None:
         """One value, of whatever kind."""
@@ -81,46 +90,44 @@ class _Reader:
         return self._read_new(value)
 
     def each(self, values: Any) -> None:
+        values = list(values)
+        self.words(len(values))
         for value in values:
             self.read(value)
 
     def _read_new(self, value: Any) -> None:
+        kind = type(value)
         if isinstance(value, jax.core.Tracer):
             raise NamelessError("a value inside jax.jit, grad or vmap")
-        if isinstance(value, jax.Array | np.ndarray | np.generic):
+        if isinstance(value, jax.Array | np.generic) or kind is np.ndarray:
             self._read_array(value)
-        elif isinstance(value, types.ModuleType):
-            self.words(_package_of(value.__name__), value.__name__)
-        elif _is_known_by_name(value):
-            self.words(_package_of(value.__module__), value.__module__, value.__qualname__)
-        elif isinstance(value, type):
-            self._read_class(value)
-        elif isinstance(value, types.FunctionType):
-            self._read_function(value)
-        elif isinstance(value, types.MethodType):
+        elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | np.ufunc | _WRAPPERS[0]):
+            self._read_callable(value)
+        elif kind is types.MethodType:
             self.each((value.__self__, value.__func__))
-        elif isinstance(value, staticmethod | classmethod):
+        elif kind in (staticmethod, classmethod):
             self.read(value.__func__)
-        elif isinstance(value, property):
+        elif kind is property:
             self.each((value.fget, value.fset, value.fdel))
-        elif isinstance(value, functools.partial):
+        elif kind in (functools.partial, jax.tree_util.Partial):
             self.each((value.func, value.args, value.keywords))
-        elif isinstance(value, tuple | list):
-            self.words(len(value))
+        elif kind in (tuple, list):
             self.each(value)
-            self._read_class_of(value)
-        elif isinstance(value, dict | types.MappingProxyType):
-            self.words(len(value))
+        elif isinstance(value, tuple) and hasattr(kind, "_fields") and kind.__mro__[1] is tuple:
+            self.read(kind)
+            self.each(value)
+        elif kind in (dict, types.MappingProxyType):
             self.each(part for item in value.items() for part in item)
-            self._read_class_of(value)
-        elif isinstance(value, set | frozenset):
+        elif kind in (set, frozenset):
             self.words(len(value), *sorted(source_name(element) for element in value))
-        elif isinstance(value, np.dtype | jax.ShapeDtypeStruct | range | slice):
+        elif kind in (range, slice) or isinstance(value, np.dtype | jax.ShapeDtypeStruct):
             self.words(repr(value))
-        elif isinstance(value, jax.tree_util.PyTreeDef):
+        elif kind is jax.tree_util.PyTreeDef:
             self.read(jax.tree.unflatten(value, range(value.num_leaves)))
-        elif hasattr(value, "__wrapped__") and type(value).__module__.split(".")[0] in {"jaxlib", "jax", "functools"}:
-            self.read(value.__wrapped__)  # of jax.jit, functools.cache
+        elif kind in _WRAPPERS:
+            self.read(value.__wrapped__)
+        elif _is_known(kind.__module__) and _is_known_by_name(value):  # such as jnp.add
+            self.words(_package_of(kind.__module__), value.__module__, value.__qualname__)
         else:
             self._read_object(value)
 
@@ -133,12 +140,29 @@ class _Reader:
         array = np.asarray(value)
         if array.dtype == object:
             raise NamelessError("an array of objects")
-        self.words(array.dtype, array.shape, np.ascontiguousarray(array).tobytes(), getattr(value, "weak_type", False))
+        self.words(array.dtype, array.shape, getattr(value, "weak_type", False), array.tobytes())
+
+    def _read_callable(self, value: Any) -> None:
+        """A function or a class: by its name in a known package, or by what it is made of."""
+        name = getattr(value, "__qualname__", "")
+        if _is_known(getattr(value, "__module__", None)) and _READERS.fullmatch(str(name)):
+            raise NamelessError(f"`{name}`, which may read a file")
+        if _is_known_by_name(value):
+            self.words(_package_of(value.__module__), value.__module__, value.__qualname__)
+        elif isinstance(value, type):
+            self._read_class(value)
+        elif isinstance(value, types.FunctionType):
+            self._read_function(value)
+        elif isinstance(value, _WRAPPERS[0]):
+            self.read(inspect.unwrap(value, stop=lambda f: not isinstance(f, _WRAPPERS[0])))
+        else:
+            raise NamelessError(f"`{getattr(value, '__name__', value)}`, which is not known to be pure")
 
     def _read_function(self, value: types.FunctionType) -> None:
+        module = value.__globals__.get("__name__")  # not `__module__`, which functools.wraps copies from another
+        known = _is_known(module)
         self._read_code(value.__code__)
-        self.each((value.__defaults__, value.__kwdefaults__))
-        known = _is_known(value.__module__)
+        self.each((value.__defaults__, value.__kwdefaults__, value.__dict__))
         for cell in value.__closure__ or ():
             try:
                 content = cell.cell_contents
@@ -148,7 +172,9 @@ class _Reader:
                 self.words("not given")
             else:
                 self.read(content)
-        if not known:
+        if known:
+            self.words(_package_of(str(module)))
+        else:
             self._read_globals(value.__code__, value.__globals__)
 
     def _read_code(self, code: types.CodeType) -> None:
@@ -161,49 +187,53 @@ class _Reader:
             else:
                 self.read(constant)
 
-    def _read_globals(self, code: types.CodeType, known: dict[str, Any]) -> None:
+    def _read_globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """What the code of a function of the user's reads beside its arguments."""
         steps = list(dis.get_instructions(code))
         for i, step in enumerate(steps):
             if step.opname == "IMPORT_NAME":
-                self.words(_package_of(step.argval))
+                raise NamelessError(f"an import of {step.argval}")
             if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
                 continue
-            if step.argval in known:
+            if step.argval in scope:
                 try:
-                    self.read(_attribute(known[step.argval], steps[i + 1 :]))
+                    self.read(_attribute(scope[step.argval], steps[i + 1 :]))
                 except NamelessError as error:
                     raise NamelessError(f"`{step.argval}`, there on {error}") from error
             elif not _PURE_BUILTINS.fullmatch(step.argval) and not _is_exception(getattr(builtins, step.argval, None)):
                 raise NamelessError(f"`{step.argval}`, which is not known to be pure")
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
-                self._read_globals(constant, known)
-
-    def _read_class_of(self, value: Any) -> None:
-        if type(value).__module__ != "builtins":
-            self.read(type(value))
+                self._read_globals(constant, scope)
 
     def _read_class(self, value: type) -> None:
         """A class of the user's: its bases and what it defines."""
-        self.each(value.__mro__[1:])
-        for name, member in sorted(vars(value).items()):
-            if name in _NOT_OF_A_CLASS or inspect.ismemberdescriptor(member) or inspect.isgetsetdescriptor(member):
-                continue
-            self.words(name)
-            self.read(member)
+        if type(value) not in (type, abc.ABCMeta) and not _is_known(type(value).__module__):
+            raise NamelessError(f"a class of the metaclass {type(value).__qualname__}")
+        generated = _MADE_BY_PYTHON if hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__") else set()
+        members = {
+            name: member
+            for name, member in sorted(vars(value).items())
+            if name not in _NOT_OF_A_CLASS | generated
+            and not (inspect.ismemberdescriptor(member) or inspect.isgetsetdescriptor(member))
+            and type(member).__qualname__ != "_tuplegetter"
+        }
+        self.words(value.__module__, value.__qualname__)
+        self.each(base for base in value.__mro__[1:] if base not in (object, tuple, abc.ABC))
+        self.each(part for item in members.items() for part in item)
 
     def _read_object(self, value: Any) -> None:
-        """An object by its class and its attributes."""
-        if not hasattr(value, "__dict__") or any(vars(c).get("__slots__") for c in type(value).__mro__):
-            raise NamelessError(f"a {type(value).__module__}.{type(value).__qualname__}, which cannot be looked into")
-        self.read(type(value))
-        known = _is_known(type(value).__module__)
-        for name, attribute in sorted(vars(value).items()):
-            if known and isinstance(attribute, weakref.ref):  # to what was once made of it, in numpyro's transforms
-                continue
-            self.words(name)
-            self.read(attribute)
+        """An object by its class and its attributes, if these are all that there is to it."""
+        kind = type(value)
+        inside = inspect.getattr_static(value, "__dict__", None)
+        slots = any(vars(c).get("__slots__") for c in kind.__mro__)
+        if inside is None or slots or isinstance(value, (*_BUILT_IN, types.ModuleType)):
+            raise NamelessError(f"a {kind.__module__}.{kind.__qualname__}, which cannot be looked into")
+        self.read(kind)
+        known = _is_known(kind.__module__)
+        # A weak reference, in numpyro's transforms, is to what was once made of them.
+        state = {k: v for k, v in sorted(vars(value).items()) if not (known and isinstance(v, weakref.ref))}
+        self.each(part for item in state.items() for part in item)
 
 
 def _attribute(value: Any, steps: list[dis.Instruction]) -> Any:
@@ -211,10 +241,10 @@ def _attribute(value: Any, steps: list[dis.Instruction]) -> Any:
     for step in steps:
         if not isinstance(value, types.ModuleType) or step.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
             break
-        if not hasattr(value, step.argval):
-            raise NamelessError(f"`{value.__name__}.{step.argval}`, which is not there")
+        if _IMPURE.match(value.__name__) or not hasattr(value, step.argval):
+            raise NamelessError(f"`{value.__name__}.{step.argval}`, which is not known to be pure")
         value = getattr(value, step.argval)
-    if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
+    if isinstance(value, types.ModuleType):
         raise NamelessError(f"the module {value.__name__} as a whole")
     return value
 
@@ -223,14 +253,12 @@ def _is_exception(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _is_known(module: str | None) -> bool:
-    return module is not None and module not in _IMPURE and module.split(".")[0] in _KNOWN | _OF_PYTHON | {"epf_jax"}
+def _is_known(module: Any) -> bool:
+    return isinstance(module, str) and not _IMPURE.match(module) and module.split(".")[0] in _KNOWN | _OF_PYTHON
 
 
 def _package_of(module: str) -> str:
     """A known module's package and its version."""
-    if not _is_known(module):
-        raise NamelessError(f"the module {module}, which is not known to be pure")
     package = module.split(".")[0]
     return f"python {sys.version}" if package in _OF_PYTHON else version_name(package)
 
@@ -238,9 +266,9 @@ def _package_of(module: str) -> str:
 def _is_known_by_name(value: Any) -> bool:
     """Whether its name in a known package says all of a function or a class."""
     module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not (isinstance(module, str) and isinstance(path, str) and _is_known(module)):
+    if not isinstance(path, str) or not _is_known(module):
         return False
-    found: Any = sys.modules.get(module)
+    found: Any = sys.modules.get(str(module))
     for part in path.split("."):
         found = getattr(found, part, None)
     return found is value

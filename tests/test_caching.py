@@ -1,11 +1,16 @@
 """Programs kept between processes: found again by their source, and by nothing else than the same source."""
 
+import collections
+import dataclasses
+import functools
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +54,7 @@ def folder(tmp_path):
     before = {name: getattr(jax.config, name) for name in options}
     yield epf.cache_compiled_programs(tmp_path / "kept")
     caching._Kept.folder = None
+    caching._Kept.at_hand.clear()
     for name, value in before.items():
         jax.config.update(name, value)
 
@@ -117,13 +123,14 @@ def test_a_program_goes_on_from_a_state(folder):
     whole, half = epf.run(key, filter_, Y), epf.run(key, filter_, Y[:3])
     rest = epf.run(key, filter_, Y[3:], state=half.final)
     np.testing.assert_array_equal(rest.log_evidence, whole.log_evidence[3:])
+    assert len(programs(folder)) == 3
 
 
 def test_a_damaged_file_is_said_to_be_and_compiled_again(folder):
     expected = epf.run(jax.random.key(0), filter_of(plain), Y).log_evidence
     (path,) = programs(folder)
     path.write_bytes(path.read_bytes()[:1000])
-    caching._at_hand.clear()
+    caching._Kept.at_hand.clear()
     with pytest.warns(RuntimeWarning, match="could not be read .* compiled again"):
         found = epf.run(jax.random.key(0), filter_of(plain), Y).log_evidence
     np.testing.assert_array_equal(found, expected)
@@ -145,6 +152,81 @@ def test_a_model_that_calls_back_or_prints_is_not_kept_whole_and_says_why(folder
     assert programs(folder) == []
     assert "calls back to Python" in caplog.text
     assert "`print`, which is not known to be pure" in caplog.text
+
+
+def test_what_was_traced_before_a_global_changed_is_not_stored(folder, monkeypatch):
+    this = sys.modules[__name__]
+    monkeypatch.setattr(this, "GAIN", 0.5)
+    filter_ = filter_of(lambda theta, x, u: dist.Normal(gain(x), 1.0))
+    caching._Kept.folder = None
+    epf.run(jax.random.key(0), filter_, Y)
+    monkeypatch.setattr(this, "GAIN", 0.9)
+    caching._Kept.folder = folder
+    found = epf.run(jax.random.key(0), filter_, Y).log_evidence
+    caching._Kept.folder = None
+    jax.clear_caches()
+    np.testing.assert_array_equal(found, epf.run(jax.random.key(0), filter_, Y).log_evidence)
+
+
+GAIN = 0.5
+
+
+@jax.jit
+def gain(x):
+    return GAIN * x
+
+
+@jax.tree_util.register_pytree_node_class
+class Picky:
+    """Inputs that take nothing but arrays."""
+
+    def __init__(self, values):
+        if not hasattr(values, "shape"):
+            raise TypeError("arrays alone")
+        self.values = values
+
+    def tree_flatten(self):
+        return (self.values,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_objects_that_do_not_bear_to_be_looked_into_go_jaxs_own_way(folder, caplog):
+    config = AttrDict(scale=1.0)
+    with caplog.at_level(logging.INFO, "epf_jax.caching"):
+        epf.run(jax.random.key(0), filter_of(lambda theta, x, u: dist.Normal(theta["a"] * x, config.scale)), Y)
+        driven = filter_of(lambda theta, x, u: dist.Normal(theta["a"] * x + getattr(u, "values", u), 1.0))
+        epf.run(jax.random.key(0), driven, Y, inputs=Picky(jnp.ones(6)))
+    assert programs(folder) == []
+    assert caplog.text.count("is not kept whole") == 2
+
+
+def test_a_folder_that_is_gone_is_told_of_and_costs_no_result(folder):
+    shutil.rmtree(folder)
+    with pytest.warns(RuntimeWarning, match="could not be stored"):
+        results = epf.run(jax.random.key(0), filter_of(plain), Y)
+    assert np.isfinite(results.log_evidence).all()
+
+
+@pytest.mark.slow
+def test_programs_are_found_again_where_there_are_several_devices(tmp_path):
+    code = f"""if True:
+        import warnings
+        warnings.simplefilter("error")
+        import jax
+        jax.config.update("jax_num_cpu_devices", 2)
+        import numpy as np
+        import epf_jax as epf
+        from epf_jax.run import run_jitted
+        epf.cache_compiled_programs({str(tmp_path)!r})
+        filter_ = epf.bootstrap_filter(epf.models.ar1(), 8)
+        print(epf.run(jax.random.key(1), filter_, np.linspace(-1.0, 1.0, 6)).log_evidence[-1], run_jitted._cache_size())
+        """
+    told = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)]
+    assert told[0] == told[1]
+    assert len(programs(tmp_path)) == 1
 
 
 # ------------------------------------------------------------------------------------------------ names of sources
@@ -172,6 +254,29 @@ def _by_helper(theta, x, u):
     return dist.Normal(drift(x), 1.0)
 
 
+class Scale(float):
+    """A number of the user's own, whose value is not among its attributes."""
+
+
+class Config(NamedTuple):
+    """Settings as people keep them."""
+
+    scale: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings as other people keep them."""
+
+    scale: float
+
+
+class AttrDict(dict):
+    """A dict that answers to any name, and raises the wrong error for those that it does not have."""
+
+    __getattr__ = dict.__getitem__
+
+
 class Table:
     """Something of the user's own, with numbers inside."""
 
@@ -194,7 +299,9 @@ def test_whatever_a_function_reads_is_in_its_name(monkeypatch):
             shifted(0.5),
             shifted(0.25),
             shifted(jnp.float32(0.5)),
-            shifted(Table(0.5).numbers),
+            shifted(float("0.5")),
+            shifted(Table(0.5)),
+            shifted(Table(0.25)),
             lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
             lambda theta, x, u: dist.Normal(theta["a"] * x, 2.0),
             lambda theta, x, u: dist.Normal(theta["a"] + x, 2.0),
@@ -238,7 +345,16 @@ def _asks_the_system(theta, x, u):
     [
         (_reads_a_file, "`open`"),
         (_draws, "`np`"),
-        (_knows_the_time, "the module time"),
+        (_knows_the_time, "an import of time"),
+        (lambda x: np.load("numbers.npy"), "`np`, there on `load`"),
+        (lambda x: np.random.RandomState(0).normal(), "`np`"),
+        (lambda x: np.loadtxt("numbers"), "`np`"),
+        (shifted(np), "cannot be looked into"),
+        (shifted(np.ma.masked_array([1.0], [True])), "cannot be looked into"),
+        (shifted(np.frompyfunc(lambda x: x, 1, 1)), "not known to be pure"),
+        (shifted(collections.defaultdict(float)), "cannot be looked into"),
+        (shifted(Scale(2.0)), "cannot be looked into"),
+        (shifted(ValueError("2")), "cannot be looked into"),
         (_asks_the_system, "`os`"),
         (shifted(iter([])), "cannot be looked into"),
         (shifted(np.array([None])), "an array of objects"),
@@ -248,6 +364,38 @@ def _asks_the_system(theta, x, u):
 def test_what_is_not_known_to_be_pure_has_no_name(function, why):
     with pytest.raises(NamelessError, match=why):
         source_name(function)
+
+
+def with_rule(by):
+    @jax.custom_jvp
+    def f(x):
+        return x
+
+    f.defjvp(lambda primals, tangents: (primals[0], by * tangents[0]))
+    return lambda x: f(x)
+
+
+def wrapped(by):
+    @functools.wraps(math.sin)
+    def f(x):
+        return by * jnp.sin(x)
+
+    return f
+
+
+def with_attribute(by):
+    def f(x):
+        return f.scale * x
+
+    f.scale = by
+    return f
+
+
+@pytest.mark.parametrize(
+    "build", [with_rule, wrapped, with_attribute, lambda by: shifted(Config(by)), lambda by: shifted(Settings(by))]
+)
+def test_rules_attributes_and_settings_are_part_of_a_name(build):
+    assert source_name(build(2.0)) == source_name(build(2.0)) != source_name(build(3.0))
 
 
 def test_functions_of_math_and_numpy_have_names():

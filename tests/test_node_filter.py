@@ -303,7 +303,7 @@ def test_with_sigma_points_a_linear_model_gets_its_exact_posterior_evidence_and_
     theta = {name: float(results.theta.mean[name][-1]) for name in ("phi", "offset")}
     known = epf.run(KEY, epf.bootstrap_filter(model, 4000, theta=theta), y, levels=())
     assert abs(float(results.x.mean[-1] - known.x.mean[-1])) < 0.05  # theta's own spread, 610 points, 4000 particles
-    assert 0.95 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.05
+    assert 0.95 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.15  # wider by theta's own spread
 
 
 @cache
@@ -327,10 +327,11 @@ def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_m
     _, y = epf.simulate(jax.random.key(0), model, {"angle": 0.6}, 60)
     y = y.at[20:25].set(jnp.nan)
     posterior = exact.kalman(model, y, {"angle": jnp.linspace(-0.5, 1.5, 401)})
-    results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model, 2)), y)
+    # Enough nodes that what is read between them errs by thousandths: a law that is not Kalman's errs by tenths.
+    results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model, 2), num_nodes=31), y)
     z = (results.theta.mean["angle"] - posterior.mean["angle"]) / posterior.sd["angle"]
-    assert np.abs(z[10:]).max() < 0.05
-    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 0.05
+    assert np.abs(z[10:]).max() < 0.01
+    assert abs(float(results.log_evidence[-1]) - posterior.log_evidence[-1]) < 0.02
     assert results.x.mean.shape == (60, 2)
 
 
@@ -356,6 +357,59 @@ def test_an_observation_out_of_range_leaves_sigma_points_as_if_it_were_missing()
     assert float(after.log_evidence) == -jnp.inf
     np.testing.assert_allclose(after.S.filters.mean, missing.S.filters.mean, rtol=1e-5)
     np.testing.assert_allclose(after.theta["theta"], missing.theta["theta"], rtol=1e-5)
+
+
+def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
+    model = epf.models.ar1(prior_sd=0.05)
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 60)  # 18 prior standard deviations away
+    run = epf.run(KEY, epf.node_filter(model, 8), y, diagnostics=True)
+    assert "box" in [finding.kind for finding in run.diagnose()]
+    model = epf.models.ar1()
+    run = epf.run(KEY, epf.node_filter(model, 8), y, diagnostics=True)
+    assert "box" not in [finding.kind for finding in run.diagnose()]
+
+
+def test_what_is_linear_between_the_corners_of_a_cell_is_read_exactly_up_to_the_edge(x64):
+    between = between_nodes((5, 4), 32, 5.0)
+    s = jax.random.uniform(KEY, (50, 2), minval=-1.0, maxval=1.0).at[0].set(jnp.array([-1.0, 1.0]))
+    nodes, shares = between.corners(s)
+    np.testing.assert_allclose(jnp.einsum("mk,mkp->mp", shares, between.nodes[nodes]), s, atol=1e-12)
+    outside = between.corners(jnp.array([[1.3, -2.0]]))
+    np.testing.assert_allclose(outside.shares @ between.nodes[outside.nodes[0]], [[1.0, -1.0]], atol=1e-12)
+
+
+def test_sigma_points_start_from_a_narrower_precision(x64):
+    model = epf.models.ar1()
+    narrow = epf.StateSpaceModel(
+        model.prior,
+        lambda theta: dist.Normal(jnp.float32(0.0), jnp.float32(1.0)),
+        model.transition,
+        model.observation,
+    )
+    results = epf.run(KEY, epf.node_filter(narrow, inner=epf.sigma_points(narrow)), jnp.zeros(3))
+    assert np.isfinite(results.log_evidence).all()
+
+
+def test_the_gradient_with_sigma_points_is_kalmans(x64):
+    def build(hyper):
+        return epf.models.ar1(noise=hyper["noise"], observation_noise=hyper["sensor"])
+
+    hyper = {"noise": 1.0, "sensor": 0.5}
+    _, y = epf.simulate(jax.random.key(0), build(hyper), {"phi": 0.6}, 30)
+
+    def by_nodes(hyper):
+        model = build(hyper)
+        return epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model)), y, levels=()).log_evidence[-1]
+
+    def by_kalman(hyper):
+        grid = jnp.linspace(-2.0, 2.0, 401)
+        return jnp.asarray(exact.kalman(build(hyper), y, {"phi": grid}).log_evidence[-1])
+
+    step = 1e-4
+    for name, slope in jax.jit(jax.grad(by_nodes))(hyper).items():
+        up, down = ({**hyper, name: hyper[name] + by} for by in (step, -step))
+        wanted = (by_kalman(up) - by_kalman(down)) / (2 * step)
+        np.testing.assert_allclose(slope, wanted, rtol=0.01, atol=0.01)  # what is read between nodes, as above
 
 
 def test_sigma_points_that_cannot_serve_are_refused_with_an_alternative():

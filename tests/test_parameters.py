@@ -178,3 +178,22 @@ def test_every_draw_of_theta_stays_inside_the_support(name):
     assert np.min(noise) < 0.1  # a tenth of the prior's scale: the edge was tried
     assert np.all(np.any(np.diff(np.sort(noise, axis=1), axis=0) != 0, axis=1))  # and theta moved at every step
     assert int(results.num_bad_weights.sum()) == 0
+
+
+class Wide:
+    """A distribution of the user's own, whose moments are narrower than its draws."""
+
+    support = dist.constraints.real
+    mean, variance = jnp.zeros((2, 1)), jnp.full((2, 1), 4.0)
+
+    def sample(self, key, shape=()):
+        return 2.0 * jax.random.normal(key, (*shape, 2, 3))
+
+    def log_prob(self, value):
+        return jnp.sum(dist.Normal(0.0, 2.0).log_prob(value))
+
+
+def test_moments_are_broadcast_to_the_shape_of_theta():
+    coordinates = parameters({"w": Wide()})
+    np.testing.assert_array_equal(coordinates.centre, np.zeros(6))
+    np.testing.assert_array_equal(coordinates.scale, np.full(6, 2.0))

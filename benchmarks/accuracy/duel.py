@@ -76,6 +76,8 @@ def best(rows: list[dict], model: str) -> dict:
     told: dict = {"model": model}
     for side, bar in BARS.items():
         reached = [row for row in rows if row["model"] == model and row["side"] == side and row["z rms"] <= bar]
+        if not reached:
+            return {**told, side: f"none at {bar}", "met": False}
         quickest = min(reached, key=lambda row: row["seconds"])
         told[side] = f"{quickest['method']}, size {quickest['size']}"
         told |= {f"{side}: z rms": quickest["z rms"], f"{side}: seconds": quickest["seconds"]}

@@ -109,9 +109,8 @@ def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) ->
     coordinates = model.parameters
 
     def estimate(key, z, y, rows):
-        return run_jitted(filter_at(coordinates.to_theta(z)), (), False, None, False, key, None, y, rows).log_evidence[
-            -1
-        ]
+        filter_ = filter_at(coordinates.to_theta(z))
+        return run_jitted(filter_, (), False, None, False, key, None, y, rows).log_evidence[-1]
 
     def kernel(key, state, population, data):
         key_move, key_filter, key_accept = jax.random.split(key, 3)

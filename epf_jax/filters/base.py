@@ -88,7 +88,8 @@ class Filter(NamedTuple):
         max_steps: the most observations that it has room for, or None where it keeps none.
         statistic: what its particles keep of their paths, where they keep a `Statistic`.
         edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the box that the
-            filter confines theta to, or None where it confines it to none but perhaps the statistic's.
+            filter confines theta to (the box's own coordinates, of which the k-th is the first that moves theta's k-th
+            along it), or None where it confines it to none but perhaps the statistic's.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]

@@ -38,6 +38,8 @@ class Between(NamedTuple):
         around: the nodes that have a share in what is read at every point, and their shares.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same as `around` at other places.
+        corners: `corners(s)`, the 2^P nodes at the corners of the cell that each s lies in, and their shares in what is
+            linear there.
         cell: how far apart the nodes are along every coordinate.
         reach: how many posterior standard deviations a new box extends along every coordinate.
     """
@@ -47,6 +49,7 @@ class Between(NamedTuple):
     around: Around
     nearest: Int[Array, " G"]
     around_each: Callable[[Any], Around]
+    corners: Callable[[Any], Around]
     cell: Float[Array, " P"]
     reach: Float[Array, " P"]
 
@@ -71,11 +74,20 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
     at = jnp.asarray(2.0 * lattice(num_points, dim) - 1.0, float)
 
-    def around(s):
-        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
-        where = jnp.meshgrid(*(f + jnp.arange(4) for f in first), indexing="ij")
+    def product_of(shares, where):
+        where = jnp.meshgrid(*where, indexing="ij")
         product = reduce(lambda a, b: a[..., None] * b, shares)
         return Around(jnp.ravel_multi_index(where, counts, mode="clip").ravel(), product.ravel())
+
+    def around(s):
+        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
+        return product_of(shares, [f + jnp.arange(4) for f in first])
+
+    def corners(s):
+        places = [jnp.clip((s[i] + 1.0) / 2.0, 0.0, 1.0) * (n - 1) for i, n in enumerate(counts)]
+        first = [jnp.clip(jnp.floor(p), 0, n - 2).astype(int) for p, n in zip(places, counts, strict=True)]
+        shares = [jnp.stack([f + 1 - p, p - f]) for p, f in zip(places, first, strict=True)]
+        return product_of(shares, [f + jnp.arange(2) for f in first])
 
     def nearest_to(s):
         where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
@@ -85,7 +97,7 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
     reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
     around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
-    return Between(nodes, at, around_each(at), nearest, around_each, cell, reaches)
+    return Between(nodes, at, around_each(at), nearest, around_each, jax.vmap(corners), cell, reaches)
 
 
 def _squeezed(log_likelihood, top):

@@ -103,6 +103,8 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
         model: one that `epf.fully_adapted` fits (a Gaussian transition, and an observation that is Gaussian with a mean
             linear in x), whose initial state is Gaussian, too.
         num_points: points along each component of the state; three are exact for polynomials of the fifth degree.
+
+    The states that the filter reports are quantiles of the nodes' laws, the same ones at every step: no key is needed.
     """
     check_is_model(model)
     check_whole_number("num_points", num_points, least=2, hint="Three are usual.")
@@ -122,20 +124,23 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     at, w = _hermite(num_points, dim)
 
     def start(key, theta):
-        return Gaussian(theta, *moments(model.initial(theta)))
+        return Gaussian(theta, *as_floats(moments(model.initial(theta))))
+
+    def as_floats(parts):
+        return (jnp.asarray(part, float) for part in parts)
 
     def step(key, states, y, u):
         theta, mean, scale_tril = states
 
         def ahead(s):
-            return moments(model.transition(theta, (mean + scale_tril @ s).reshape(x_shape), u))
+            return moments(model.transition(theta, (mean + scale_tril @ s).reshape(x_shape).astype(x_dtype), u))
 
         blind = _matched(w, *jax.vmap(ahead)(at))
         observed = linear_parts(lambda x: model.observation(theta, x, u), x_shape, x_dtype)
         *seen, log_density = condition(*blind, *observed, jnp.ravel(y))
         collapsed = ~jnp.isfinite(log_density)
         law = (jnp.where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
-        return Gaussian(theta, *law), _reported(collapsed, log_density)
+        return Gaussian(theta, *as_floats(law)), _reported(collapsed, log_density)
 
     def between(theta, some, shares):
         return Gaussian(theta, shares @ some.mean, jnp.tensordot(shares, some.scale_tril, axes=1))

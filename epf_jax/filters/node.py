@@ -126,7 +126,8 @@ def node_filter(
     if inner is None:
         inner, resample = _inner_particles(model, num_inner, proposal, resample)
     else:
-        resample = _nothing_of_particles(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
+        _check_inner(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
+        resample = systematic  # there is nothing to resample
     between = between_nodes(counts, num_points, reach)
 
     def init(key):
@@ -202,8 +203,8 @@ def _inner_particles(model, num_inner, proposal, resample) -> tuple[KnownTheta, 
     return particles(model, num_inner, proposal, resample), resample
 
 
-def _nothing_of_particles(inner: Any, model: StateSpaceModel, **of_particles: Any) -> Resampler:
-    """Refuse what is no inner filter of this model, or comes with options of particles; a resampler to go on with."""
+def _check_inner(inner: Any, model: StateSpaceModel, **of_particles: Any) -> None:
+    """Refuse what is no inner filter of this model, or comes with options of particles."""
     if not isinstance(inner, KnownTheta):
         raise TypeError(
             f"inner: expected epf.sigma_points(model), got {inner!r}."
@@ -214,7 +215,6 @@ def _nothing_of_particles(inner: Any, model: StateSpaceModel, **of_particles: An
     for name, value in of_particles.items():
         if value is not None:
             raise ValueError(f"{name}: it is about particles, and `inner` has none. Leave out one of the two.")
-    return systematic
 
 
 class _Taken(NamedTuple):
@@ -329,9 +329,7 @@ def _moved(coordinates, between, inner, S, centre, axes):
     """Nodes on another box: log L and the states from those of the nodes around."""
     old = jax.vmap(lambda s: solve_lower(S.axes, centre + axes @ s - S.centre))(between.nodes)
     values = between.read_at(S.log_likelihood, old)
-    nodes, shares = between.around_each(jnp.clip(old, -1.0, 1.0))
-    shares = jnp.maximum(shares, 0.0)  # of a cubic's shares a straight line's are left
-    shares = shares / jnp.sum(shares, axis=1, keepdims=True)
+    nodes, shares = between.corners(old)
     theta = jax.vmap(coordinates.to_theta)(centre + between.nodes @ axes.T)
     around = jax.tree.map(lambda leaf: leaf[nodes], S.filters)
     return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.between)(theta, around, shares))
