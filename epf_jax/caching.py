@@ -54,7 +54,9 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     `jax_persistent_cache_min_compile_time_secs`; and the programs of `epf.run` are kept as a whole, so that the next
     process need not even trace them. A program is found again by the source of the model's functions and of all that
     they read: these must be functions of their arguments and of constants (no files, no imports inside, no `np.random`,
-    no `print`), or jax's own way is taken. To see why, `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`.
+    no `print`), or jax's own way is taken. To see why, `logging.basicConfig()` and
+    `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`. Within a process a filter stays what it was when it
+    first ran, as under `jax.jit`: build model and filter again after a global changed.
     Before a new program is stored `jax.clear_caches()` is called, so that nothing traced earlier gets into it.
 
     On a GPU XLA chooses among kernels by timing them, so that two processes may round differently; a program that is
@@ -71,8 +73,12 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     if folder is None:
         base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
         folder = pathlib.Path(base) / "epf_jax"
-    path = pathlib.Path(folder).expanduser().resolve()
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path = pathlib.Path(folder).expanduser().resolve()
+        path.mkdir(parents=True, exist_ok=True)
+    except (TypeError, OSError) as error:
+        why = f"folder: expected the path of a folder that can be made and written to, got {folder!r} ({error})."
+        raise type(error)(why) from error
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     version_name("epf_jax")  # now, while the files are those that were imported

@@ -208,12 +208,12 @@ def _locations_and_scales(leaves: list[_Leaf]) -> list[tuple[Any, Any]]:
     ]
 
 
-def _evaluated(function: Callable) -> Any:
+def _evaluated(function: Callable, *arguments: Any) -> Any:
     """What it returns, by one small program rather than one for every operation."""
-    found = jax.jit(function)()
+    found = jax.jit(function)(*arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found)):
         with jax.ensure_compile_time_eval():  # inside somebody's jit; the numbers may be known
-            found = function()
+            found = function(*arguments)
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf), found)
 
 
@@ -244,9 +244,9 @@ def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
     draws = _evaluated(lambda: _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS))
 
-    def spread():
-        z = jax.vmap(leaf.transform.inv)(jnp.asarray(draws)).reshape(_PROBE_DRAWS, leaf.size)
+    def spread(draws):
+        z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
         low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
         return middle, (high - low) / 2
 
-    return _evaluated(spread)
+    return _evaluated(spread, jnp.asarray(draws))

@@ -69,6 +69,13 @@ def test_the_folder_is_made_and_told_to_jax(folder):
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0.0
 
 
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder, error in ((3, TypeError), (tmp_path / "file", OSError), ("/proc/nope", OSError)):
+        with pytest.raises(error, match=r"^folder: expected the path of a folder"):
+            epf.cache_compiled_programs(folder)
+
+
 def test_a_kept_program_gives_the_same_numbers_and_another_process_does_not_trace_it(folder):
     code = f"""if True:
         import sys

@@ -432,5 +432,9 @@ def test_sigma_points_that_cannot_serve_are_refused_with_an_alternative():
         epf.node_filter(model, inner=epf.sigma_points(epf.models.sinusoid()))
     with pytest.raises(ValueError, match="proposal: it is about particles, and `inner` has none"):
         epf.node_filter(model, inner=epf.sigma_points(model), proposal=epf.bootstrap())
+    with pytest.raises(TypeError, match=r"num_inner: expected a number of particles, got <a filter.*inner="):
+        epf.node_filter(model, epf.sigma_points(model))
+    with pytest.raises(ValueError, match="num_points: 400 are more than the 64 that serve"):
+        epf.sigma_points(model, 400)
     with pytest.raises(ValueError, match="num_inner: it is about particles"):
         epf.node_filter(model, 8, inner=epf.sigma_points(model))

@@ -192,6 +192,8 @@ def _checked_points(num_points: int | None, dim: int) -> int:
 def _inner_particles(model, num_inner, proposal, resample) -> tuple[KnownTheta, Resampler]:
     """The nodes' filters by particles, and how these are resampled."""
     num_inner = DEFAULT_INNER if num_inner is None else num_inner
+    if isinstance(num_inner, KnownTheta):
+        raise TypeError(f"num_inner: expected a number of particles, got {num_inner!r}. Give it by name: inner=...")
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     if resample is None:
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
@@ -211,7 +213,7 @@ def _check_inner(inner: Any, model: StateSpaceModel, **of_particles: Any) -> Non
             + (" Call it with the model." if callable(inner) else " For particles, give their number: num_inner.")
         )
     if inner.model is not model:
-        raise ValueError("inner: it was built for another model. Build both with the same: epf.sigma_points(model).")
+        raise ValueError("inner: it was built for another model. Build both with the same object, `model`.")
     for name, value in of_particles.items():
         if value is not None:
             raise ValueError(f"{name}: it is about particles, and `inner` has none. Leave out one of the two.")
