@@ -117,11 +117,7 @@ def parameters(prior: Any) -> Parameters:
         keys = jax.random.split(key, max(len(leaves), 1))
         return treedef.unflatten([_draws(leaf.prior, k, num) for leaf, k in zip(leaves, keys, strict=False)])
 
-    moments = _locations_and_scales(leaves)
-    for leaf, (middle, spread) in zip(leaves, moments, strict=True):
-        _check_moments(leaf.name, middle, spread)
-    # Of NumPy where their numbers are known: from these a filter is built without compiling anything.
-    centre, scale = (_joined([pair[i] for pair in moments]) for i in (0, 1))
+    centre, scale = _centre_and_scale(leaves)
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
@@ -197,6 +193,14 @@ def _draws(d, key, num):
     if isinstance(d, dist.Distribution):
         return jnp.asarray(guarded(d).sample(key, (num,)), float)
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
+
+
+def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:
+    """Those of theta's coordinates; of NumPy where known, so that a filter is built without compiling anything."""
+    moments = _locations_and_scales(leaves)
+    for leaf, (middle, spread) in zip(leaves, moments, strict=True):
+        _check_moments(leaf.name, middle, spread)
+    return _joined([middle for middle, _ in moments]), _joined([spread for _, spread in moments])
 
 
 def _locations_and_scales(leaves: list[_Leaf]) -> list[tuple[Any, Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 import epf_jax as epf
 from benchmarks.accuracy import peer_methods
+from epf_jax.filters.node import DEFAULT_NODES
 from epf_jax.reproduce.cauchy import learned_widely
 
 BUDGETS = ("tiny", "small", "large")
@@ -74,22 +75,17 @@ def smc2(model, size, num_steps, proposal):
     return epf.smc2_filter(model, num_particles, max_steps=num_steps, num_inner=num_inner, proposal=proposal)
 
 
-def storvik_fits(model: epf.StateSpaceModel) -> bool:
-    """Whether Storvik's filter finds an exact statistic by itself."""
-    try:
-        epf.storvik_filter(model, 10)
-    except ValueError:
-        return False
-    return True
+def accepted_by(build: Callable[[epf.StateSpaceModel], Any]) -> Callable[[epf.StateSpaceModel], bool]:
+    """Whether what is built for a model fits it: what does not refuses it by a ValueError."""
 
+    def fits(model):
+        try:
+            build(model)
+        except ValueError:
+            return False
+        return True
 
-def adapts(model: epf.StateSpaceModel) -> bool:
-    """Whether the fully adapted proposal fits."""
-    try:
-        epf.fully_adapted(model)
-    except ValueError:
-        return False
-    return True
+    return fits
 
 
 def assumed_density(model, size, num_steps, proposal):
@@ -97,19 +93,9 @@ def assumed_density(model, size, num_steps, proposal):
     return epf.extended_parameter_filter(model, size, statistic=statistic, proposal=proposal)
 
 
-def sigma_points_fit(model: epf.StateSpaceModel) -> bool:
-    """Whether the nodes' filters can do without particles."""
-    try:
-        epf.sigma_points(model)
-    except ValueError:
-        return False
-    return True
-
-
 def nodes_of_sigma_points(model, num_nodes, num_steps, proposal):
     few = {"num_points": {1: 32, 2: 89}[model.parameters.dim], "reach": 4.0}
-    by_default = {1: 15, 2: 21}[model.parameters.dim]
-    options = few if num_nodes < by_default else {}
+    options = few if num_nodes < DEFAULT_NODES[model.parameters.dim] else {}
     return epf.node_filter(model, inner=epf.sigma_points(model), num_nodes=num_nodes, **options)
 
 
@@ -117,7 +103,10 @@ CONTESTANTS = [
     Contestant("SIR", (200, 2000, 20_000), online(lambda m, n, _, q: epf.bootstrap_filter(m, n, proposal=q))),
     Contestant("Liu-West", (100, 1000, 10_000), online(lambda m, n, _, q: epf.liu_west_filter(m, n))),
     Contestant(
-        "Storvik", (25, 250, 2500), online(lambda m, n, _, q: epf.storvik_filter(m, n, proposal=q)), fits=storvik_fits
+        "Storvik",
+        (25, 250, 2500),
+        online(lambda m, n, _, q: epf.storvik_filter(m, n, proposal=q)),
+        fits=accepted_by(lambda m: epf.storvik_filter(m, 10)),
     ),
     Contestant(
         "Storvik, wider prior",
@@ -130,7 +119,10 @@ CONTESTANTS = [
     ),
     Contestant("EPF, assumed density", (50, 250, 1000), online(assumed_density)),
     Contestant(
-        "particle learning", (50, 250, 1000), online(lambda m, n, _, q: epf.particle_learning_filter(m, n)), fits=adapts
+        "particle learning",
+        (50, 250, 1000),
+        online(lambda m, n, _, q: epf.particle_learning_filter(m, n)),
+        fits=accepted_by(epf.fully_adapted),
     ),
     Contestant("practical filter", (10, 50, 200), online(lambda m, n, _, q: epf.practical_filter(m, n, proposal=q))),
     Contestant(
@@ -146,7 +138,9 @@ CONTESTANTS = [
         online(lambda m, n, _, q: epf.node_filter(m, n, num_nodes=15, num_points=89, reach=4.0, proposal=q)),
         fits=lambda model: model.parameters.dim == 2,
     ),
-    Contestant("node filter, sigma points", (9, 15, 21), online(nodes_of_sigma_points), fits=sigma_points_fit),
+    Contestant(
+        "node filter, sigma points", (9, 15, 21), online(nodes_of_sigma_points), fits=accepted_by(epf.sigma_points)
+    ),
     Contestant("SMC^2", ((16, 16), (64, 32), (256, 64)), online(smc2)),
     Contestant("PMMH", ((25, 60), (50, 200), (100, 500)), by_chains(epf.pmmh), online=False),
     Contestant("particle Gibbs", ((5, 30), (10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),

@@ -98,8 +98,8 @@ class Gaussian(NamedTuple):
 def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     """No particles but a Gaussian law of the state, for `epf.node_filter(model, inner=epf.sigma_points(model))`.
 
-    Kalman's filter, and exact, for linear Gaussian models; several times faster than particles, and nearer than a few
-    of them, wherever the law of x_t before y_t is nearly Gaussian. How near that is, more points do not tell: compare
+    Kalman's filter, and exact, for linear Gaussian models; faster than particles, and nearer than a few of them,
+    wherever the law of x_t before y_t is nearly Gaussian. How near that is, more points do not tell: compare
     once with many particles, `epf.node_filter(model, 512)`, and a few keys.
 
     Args:

@@ -96,8 +96,8 @@ def node_filter(
     Args:
         model: the state-space model.
         num_inner: particles at each node, 32 by default.
-        inner: `epf.sigma_points(model)` for no particles but a Gaussian law of the state at each node: several times
-            faster, and exact for linear models.
+        inner: `epf.sigma_points(model)` for no particles but a Gaussian law of the state at each node: faster, and
+            exact for linear models.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
             box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
