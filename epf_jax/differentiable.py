@@ -39,7 +39,7 @@ from epf_jax.resampling import (
     systematic,
     unless,
 )
-from epf_jax.weights import Weighing, counted, mean_and_sd, uniform_log_weights
+from epf_jax.weights import Weighing, mean_and_sd, uniform_log_weights, where_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,9 +219,8 @@ def score_gradient(proposal: Proposal) -> Proposal:
         score = _only_gradient(log_prob(proposal.distribution(model, theta, x_prev, y, u), x))
         return proposal.log_weight(model, theta, x_prev, x, y, u) + score
 
-    return proposal._replace(
-        distribution=distribution, log_weight=log_weight, name=f"{proposal.name}, differentiated by its score"
-    )
+    name = f"{proposal.name}, differentiated by its score"
+    return proposal._replace(distribution=distribution, log_weight=log_weight, even=False, name=name)
 
 
 def _only_gradient(x: Array) -> Array:
@@ -255,7 +254,7 @@ def _moved(plan: Float[Array, "N N"], leaf: Array, w: Float[Array, " N"]) -> Arr
             f"resample: transport_resampling moves particles to weighted means of others, and there are none of "
             f"{leaf.dtype} numbers (states, or a statistic's). Use epf.stop_gradient_resampling()."
         )
-    return jnp.tensordot(plan, counted(leaf, w), axes=1)
+    return jnp.tensordot(plan, where_rows(w > 0, leaf, jnp.zeros_like(leaf)), axes=1)
 
 
 def _ott() -> Any:

@@ -14,7 +14,7 @@ from epf_jax.filters.base import missing_where
 from epf_jax.predictive import advance, probability_integral_transform
 from epf_jax.random import stream
 from epf_jax.results import Diagnostics, Lineage, summarise
-from epf_jax.weights import count
+from epf_jax.weights import sums
 
 _EDGE = 0.95  # in the box's own coordinates, -1 to 1: beyond lies a twentieth of it
 _PREDICTION = 1  # folded into a step's key: what is drawn here is drawn by nobody else
@@ -62,7 +62,7 @@ def examine(
 
 
 def _num_distinct(indices: Int[Array, " N"]) -> Int[Array, ""]:
-    return count(jnp.zeros(indices.shape[0], bool).at[indices].set(True))
+    return sums(jnp.zeros(indices.shape[0], bool).at[indices].set(True))[0].astype(int)
 
 
 def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:

@@ -1,9 +1,11 @@
 r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and piece by piece."""
 
+import math
 import numbers
 from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -17,15 +19,45 @@ def points(n: int) -> np.ndarray:
     return np.cos(np.pi * np.arange(n) / (n - 1))
 
 
+@cache
+def weights(n: int) -> np.ndarray:
+    """Those of the barycentric formula for n Chebyshev points."""
+    found = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
+    found[[0, -1]] *= 0.5
+    return found
+
+
+_TINY = 1e-20  # stands for a distance of zero: at a node, the node's share is a number, and all of the sum
+
+
 def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
-    weights = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
-    weights[[0, -1]] *= 0.5
     distance = s - jnp.asarray(points(n), s.dtype)
-    hit = distance == 0
-    shares = jnp.asarray(weights, s.dtype) / jnp.where(hit, 1.0, distance)
-    shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
+    shares = jnp.asarray(weights(n), s.dtype) / jnp.where(distance == 0, _TINY, distance)
     return shares / jnp.sum(shares)
+
+
+_MOST_WRITTEN_OUT = 32  # nodes
+
+
+def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, ""]:
+    """What the polynomial through the values at a grid of Chebyshev points is at s."""
+    if values.ndim == 1 and len(values) <= _MOST_WRITTEN_OUT:
+        return _between(values, s[0])
+    for s_i in s:
+        values = jnp.tensordot(lagrange(s_i, values.shape[0]), values, axes=1)
+    return values
+
+
+@jax.jit
+def _between(values: Float[Array, " n"], s: Float[Array, ""]) -> Float[Array, ""]:
+    """The same in one dimension, written out node by node: one program for all particles, and no rows in between."""
+    n, tiny = len(values), jnp.full((), _TINY, s.dtype)
+    total = weight = jnp.zeros((), s.dtype)
+    for value, point, share in zip(values, points(n).astype(s.dtype), weights(n).astype(s.dtype), strict=True):
+        share = share / jax.lax.select(s == point, tiny, s - point)
+        total, weight = total + share * value, weight + share
+    return total / weight
 
 
 def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[Array, " 4"]]:
@@ -62,7 +94,30 @@ def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     Written without log1p, and `expand` without expm1, which are slower on a CPU: they keep the relative
     precision of a small argument, and here a millionth more or less in a log-density is nothing.
     """
-    return -scale * jnp.log(1.0 + (top - values) / scale)
+    return -scale * _log(1.0 + (top - values) / scale)
+
+
+@jax.custom_jvp
+def _log(x: Array) -> Array:
+    r"""The logarithm of :math:`x = 2^e m \geq 1`, :math:`e \log 2 + 2 \,\mathrm{artanh}((m - 1)/(m + 1))`.
+
+    XLA's own is a call to a function. LLVM writes a loop of such calls over twenty nodes out, and then computes one
+    logarithm at a time; arithmetic it leaves as a loop, and computes four or more at a time.
+    """
+    single = x.dtype == jnp.float32
+    whole, digits, num_terms = (jnp.int32, 23, 5) if single else (jnp.int64, 52, 11)
+    half = np.sqrt(0.5).astype(x.dtype).view(whole)  # m is from sqrt(1/2) to sqrt(2)
+    bits = jax.lax.bitcast_convert_type(x, whole)
+    e = (bits - half) >> digits
+    m = jax.lax.bitcast_convert_type(bits - (e << digits), x.dtype)
+    t = (m - 1.0) / (m + 1.0)
+    series = jnp.zeros_like(t)
+    for k in reversed(range(num_terms)):
+        series = series * t * t + 1.0 / (2 * k + 1)
+    return jnp.where(x < jnp.inf, e.astype(x.dtype) * math.log(2.0) + 2.0 * t * series, x)  # NaN stays NaN
+
+
+_log.defjvps(lambda tangent, _, x: tangent / x)
 
 
 def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.densities import marginal_cdf, sample_each
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.weights import weighted_sum
+from epf_jax.weights import as_rows, row_sums
 
 
 def advance(
@@ -57,7 +57,7 @@ def probability_integral_transform(
     w = w / jnp.sum(w)
     found = jax.vmap(lambda theta, x: marginal_cdf(model.observation(theta, x, u), y))(theta, x)
     below, upto = (drawn < y, drawn <= y) if found is None else found
-    low, high = (weighted_sum(w, each.astype(w.dtype)) for each in (below, upto))
+    low, high = (row_sums(w * as_rows(each)).reshape(each.shape[1:]) for each in (below, upto))
     pit = jnp.clip(low + jax.random.uniform(key, low.shape, low.dtype) * (high - low), 0.0, 1.0)
     seen = ~jnp.isnan(y) if jnp.issubdtype(y.dtype, jnp.floating) else True
     return jnp.where(seen, pit, jnp.nan)

@@ -31,6 +31,7 @@ class Proposal(NamedTuple):
         log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
         blind: whether x_t is drawn without a look at y_t.
+        even: whether every draw earns the same, so that after the look-ahead nothing is left to weigh.
         name: for descriptions.
         draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
         made_for: the model whose states it is known to draw, or None.
@@ -40,6 +41,7 @@ class Proposal(NamedTuple):
     log_weight: Callable[..., Float[Array, ""]]
     look_ahead: Callable[..., Float[Array, ""]] | None = None
     blind: bool = False
+    even: bool = False
     name: str = "of your own"
     draw: Callable[..., Array] = sample_each
     made_for: StateSpaceModel | None = None
@@ -129,7 +131,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     def log_weight(model, theta, x_prev, x, y, u):
         return jnp.zeros(())
 
-    return Proposal(distribution, log_weight, look_ahead, name="fully adapted", made_for=model)
+    return Proposal(distribution, log_weight, look_ahead, even=True, name="fully adapted", made_for=model)
 
 
 @lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
-from epf_jax.weights import mean_and_sd, quantiles
+from epf_jax.quantiles import row_quantiles
+from epf_jax.weights import as_rows, row_moments
 
 if TYPE_CHECKING:
     from epf_jax.diagnosis import Diagnosis
@@ -181,24 +182,38 @@ class Results(NamedTuple):
 
 def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
     """Mean, sd and quantiles of every leaf of a pytree of particles."""
+    return apart(side_by_side(particles, log_weights, levels), particles)
+
+
+def side_by_side(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
+    """Mean, sd and quantiles of all numbers of a particle in one array each, for `apart`: one program for all."""
+    rows = [as_rows(leaf).astype(log_weights.dtype) for leaf in jax.tree.leaves(particles)]
+    joined = jnp.concatenate(rows) if rows else jnp.zeros((0, *log_weights.shape), log_weights.dtype)
+    of_levels = row_quantiles(joined, log_weights, jnp.asarray(levels, joined.dtype))
+    return Summary(*row_moments(joined, log_weights), of_levels)
+
+
+def apart(joined: Summary, particles: Any, num_axes: int = 0) -> Summary:
+    """A summary like the particles, from one of all their numbers side by side after so many other axes."""
     leaves, tree = jax.tree.flatten(particles)
-    if not leaves:
-        return Summary(particles, particles, particles)
-    # All numbers of a particle side by side: one program for their moments and one for their quantiles.
-    columns = jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(log_weights.dtype) for leaf in leaves], axis=1)
-    found = (*mean_and_sd(columns, log_weights), quantiles(columns, log_weights, jnp.asarray(levels, columns.dtype)))
     ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
 
-    def apart(joined):
-        parts = zip(jnp.split(joined, ends), leaves, strict=True)
-        return jax.tree.unflatten(tree, [part.reshape(leaf.shape[1:] + joined.shape[1:]) for part, leaf in parts])
+    def like_particles(found):
+        before, after = found.shape[:num_axes], found.shape[num_axes + 1 :]
+        parts = zip(jnp.split(found, ends, axis=num_axes) if leaves else (), leaves, strict=True)
+        return jax.tree.unflatten(tree, [part.reshape(before + leaf.shape[1:] + after) for part, leaf in parts])
 
-    return Summary(*map(apart, found))
+    return Summary(*map(like_particles, joined))
 
 
 def summaries(state: FilterState, levels: tuple[float, ...]) -> tuple[Summary, Summary]:
     """Those of theta and of x."""
-    both = summarise((state.theta, state.x), state.log_weights, levels)
+    return theta_and_x(side_by_side((state.theta, state.x), state.log_weights, levels), state)
+
+
+def theta_and_x(joined: Summary, state: FilterState, num_axes: int = 0) -> tuple[Summary, Summary]:
+    """The summaries of theta and of x from that of both, as `record` makes it."""
+    both = apart(joined, (state.theta, state.x), num_axes)
     return Summary(*(part[0] for part in both)), Summary(*(part[1] for part in both))
 
 
@@ -209,11 +224,9 @@ def log_scores(results: Results) -> np.ndarray:
 
 
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
-    """One step's row of `Results`."""
-    theta, x = summaries(state, levels)
+    """One step's row of `Results`, theta and x side by side: `theta_and_x` takes them apart, once for all steps."""
     return {
-        "theta": theta,
-        "x": x,
+        "theta_and_x": side_by_side((state.theta, state.x), state.log_weights, levels),
         "log_evidence": state.log_evidence,
         "ess": info.ess,
         "resampled": info.resampled,

@@ -28,7 +28,7 @@ from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import check_model, input_rows
-from epf_jax.results import Lineage, Results, pack, record, unpack
+from epf_jax.results import Lineage, Results, pack, record, theta_and_x, unpack
 from epf_jax.series import check_room, check_series, with_own_inputs
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -127,9 +127,10 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, li
     scan = scan if remat_every is None else partial(_in_segments, scan, remat_every)
     (final, lineage), rows = scan((state, lineage), (keys, y, inputs))
     rows = unpack(rows, layout["row"])
+    theta, x = theta_and_x(rows.pop("theta_and_x"), final, num_axes=1)
     if lineage is not None:
         rows["diagnostics"] = rows["diagnostics"]._replace(lineage=lineage)
-    return Results(**rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
+    return Results(theta, x, **rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
 
 
 def _in_segments(scan, size, state, rows):

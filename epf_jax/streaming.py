@@ -16,7 +16,7 @@ import numpy as np
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
 from epf_jax.filters import Filter, FilterState
 from epf_jax.lines import LineError, Observation
-from epf_jax.results import record, scalars, summaries
+from epf_jax.results import record, scalars, summaries, theta_and_x
 from epf_jax.series import check_series
 from epf_jax.sweep import LEVELS
 
@@ -104,8 +104,9 @@ _fold_in = jax.jit(jax.random.fold_in)
 
 
 @jax.jit
-def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], Any]:
-    return record(state, info, tuple(LEVELS.values()), history=False), info.log_increment
+def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], tuple[Any, Any], Any]:
+    row = record(state, info, tuple(LEVELS.values()), history=False)
+    return row, theta_and_x(row["theta_and_x"], state), info.log_increment
 
 
 @jax.jit
@@ -114,10 +115,10 @@ def _summaries(state: FilterState) -> tuple[Any, Any]:
 
 
 def _line(t: int, row: Any, sequence: int | None) -> Line:
-    found, log_score = row
+    found, (theta, x), log_score = row
     line = {
         "t": t,
-        **_posterior(found["theta"], found["x"]),
+        **_posterior(theta, x),
         "log_evidence": _number(found["log_evidence"]),
         "log_score": _number(log_score),
         "ess": _number(found["ess"]),

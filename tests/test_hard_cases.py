@@ -9,8 +9,9 @@ import pytest
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.proposals import why_not_fully_adapted
+from epf_jax.quantiles import quantiles
 from epf_jax.statistics import from_log_target, why_not_conjugate
-from epf_jax.weights import mean_and_sd, population, quantiles
+from epf_jax.weights import mean_and_sd, population
 
 
 def model_of(transition, observation, prior=None):

@@ -7,8 +7,9 @@ import pytest
 from conformance import RESAMPLERS
 
 import epf_jax as epf
+from epf_jax.quantiles import by_counting, by_halving, quantiles
 from epf_jax.resampling import _inverse_cdf, check_resampler, select
-from epf_jax.weights import ess, mean_and_sd, population, quantiles, reweight, uniform_log_weights
+from epf_jax.weights import ess, mean_and_sd, population, reweight, uniform_log_weights
 
 W = np.array([0.02, 0.31, 0.0, 0.13, 0.07, 0.0, 0.26, 0.21])
 with np.errstate(divide="ignore"):
@@ -88,6 +89,39 @@ def test_weighted_quantiles_are_those_of_the_sorted_particles(precision):
         expected = values[order, j][np.searchsorted(cumulative, levels)]
         # 24 halvings of the range, about 6, leave 4e-7; float32 adds its own 1e-7 of values up to 3.
         np.testing.assert_allclose(found[j], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", [by_halving, by_counting])
+def test_both_ways_to_a_quantile_give_the_smallest_value_that_reaches_the_level(way, precision):
+    rng = np.random.default_rng(3)
+    values = np.where(rng.random(500) < 0.5, np.round(rng.normal(size=500)), rng.normal(size=500))  # half of them ties
+    weights = rng.exponential(size=500)
+    weights[np.argsort(values)[[0, 1, -1]]] = 0.0  # the extremes do not count
+    values[[7, 8]], weights[[7, 8]] = (np.inf, -np.inf), 0.0
+    weights /= weights.sum()
+    levels = np.array([0.9, 0.013, 0.5, 0.5, 0.5001, 0.25, 0.999])  # in no order, two alike, two next to each other
+    found = jax.jit(way)(*map(jnp.asarray, (values, weights, levels)))
+    order = np.argsort(values)
+    expected = values[order][np.searchsorted(np.cumsum(weights[order]), levels)]
+    # 2^-24 of the range, about 6, are 4e-7; float32 adds its own 1e-7 of values up to 3.
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", [by_halving, by_counting])
+def test_quantiles_of_equal_values_are_that_value_and_those_of_nan_are_nan(way):
+    weights, levels = jnp.full(4, 0.25), jnp.array([0.1, 0.9])
+    np.testing.assert_array_equal(way(jnp.full(4, 3.7), weights, levels), np.float32(3.7))
+    assert np.isnan(way(jnp.array([1.0, jnp.nan, 2.0, 3.0]), weights, levels)).all()
+
+
+def test_quantiles_of_many_particles_are_counted_and_are_those_of_halving():
+    rng = np.random.default_rng(4)
+    values, log_weights = rng.normal(size=(3000, 2)).astype(np.float32), rng.normal(size=3000).astype(np.float32)
+    levels = jnp.array([0.05, 0.5, 0.95])
+    found = quantiles(jnp.asarray(values), jnp.asarray(log_weights), levels)
+    w = jax.nn.softmax(jnp.asarray(log_weights))
+    for j in range(2):  # ranges of about 7: 2^-24 of that, and float32's rounding of a value of 3
+        np.testing.assert_allclose(found[j], by_halving(jnp.asarray(values[:, j]), w, levels), atol=1e-6)
 
 
 def test_quantiles_of_one_heavy_particle_are_that_particle():

@@ -186,11 +186,13 @@ def parameter_filter(
             y = missing_where(weighings[-1].collapsed, y)
 
         x = propagate(key_state, proposal, model, theta, x_prev, y, u)
-        w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
-        weighings.append(reweight(log_weights, w))
-        log_weights, collapsed = weighings[-1].log_weights, weighings[-1].collapsed
+        if look_ahead is None or not proposal.even:
+            w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
+            weighings.append(reweight(log_weights, w))
+            log_weights = weighings[-1].log_weights
 
         if look_ahead is None:
+            collapsed = weighings[-1].collapsed
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
                 blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
                 x = jax.lax.cond(collapsed, blind, lambda: x)

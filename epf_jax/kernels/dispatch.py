@@ -17,21 +17,22 @@ from epf_jax.kernels.cells import NotFusable
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 
 
-def by_platform(x: Array, *, default: Callable, kernel: str, cpu: Callable | None = None) -> Array:
-    """`function(x)` in the way of the platform that the program is for.
+def by_platform(*given: Array, default: Callable, kernel: str | None = None, cpu: Callable | None = None) -> Array:
+    """`function(*given)` in the way of the platform that the program is for.
 
     Args:
-        x: what it is given.
+        given: what it is given.
         default: the way of most platforms.
-        kernel: the name in `kernels.vectors` of a GPU's way.
+        kernel: the name in `kernels.vectors` of a GPU's way, where it is another than most.
         cpu: the way of a CPU, where it is another than most.
     """
     backend = jax.default_backend()
     if backend != "gpu":
-        return (cpu or default)(x) if backend == "cpu" else default(x)
+        return (cpu or default)(*given) if backend == "cpu" else default(*given)
     from epf_jax.kernels import vectors
 
-    return jax.lax.platform_dependent(x, cpu=cpu or default, cuda=getattr(vectors, kernel), default=default)
+    cuda = default if kernel is None else getattr(vectors, kernel)
+    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive
-from epf_jax.interpolation import compress, expand, lagrange, node_counts, points
+from epf_jax.interpolation import between, compress, expand, lagrange, node_counts, points
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
@@ -77,8 +77,10 @@ def chebyshev(
         def log_prob(z):
             return sum((term.log_prob(z, x_prev, x, y, u) for term in group), jnp.zeros(()))
 
-        nodes = _nodes(low, high, counts)
-        at_nodes, at_reference = jax.vmap(log_prob)(nodes.reshape(-1, len(counts))).reshape(counts), log_prob(reference)
+        at_all = log_prob
+        for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
+            at_all = jax.vmap(at_all)
+        at_nodes, at_reference = at_all(_nodes(low, high, counts)), log_prob(reference)
         # A node of zero density is worth a large finite penalty: infinities would spoil the sum at every other node.
         ratios = at_nodes - jnp.where(jnp.isfinite(at_reference), at_reference, 0.0)
         return jnp.nan_to_num(ratios, nan=-_IMPOSSIBLE, neginf=-_IMPOSSIBLE, posinf=_IMPOSSIBLE)
@@ -97,10 +99,8 @@ def chebyshev(
 
         def log_density(z):
             s = _to_unit(z, S.low, S.high)
-            value = squeezed
-            for s_i, n in zip(s, counts, strict=True):
-                value = jnp.tensordot(lagrange(s_i, n), value, axes=1)
-            return jnp.where(jnp.all(jnp.abs(s) <= 1.0), coordinates.log_prior(z) + stretch(value, top), -jnp.inf)
+            inside = jnp.all(jnp.abs(s) <= 1.0)
+            return jnp.where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top), -jnp.inf)
 
         return log_density
 
