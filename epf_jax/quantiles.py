@@ -1,8 +1,8 @@
 """Weighted quantiles of the particles: the smallest value whose cumulative weight reaches a level.
 
 XLA's sort is slow, and nothing has to be sorted: the distribution function is looked at where it crosses the levels,
-more closely at every pass over the particles, until 2^-24 of their range is left. Few particles are passed over 24
-times, halving the range; many on a CPU three times, each pass counting the weight in 256 parts of what is left.
+more closely at every pass over the particles, until 2^-24 of their range is left. Either there are 24 passes, each of
+which halves the range, or three, each of which counts the weight in 256 parts of what is left.
 """
 
 import math
@@ -15,7 +15,8 @@ from epf_jax.kernels import by_platform
 from epf_jax.resampling import running_sum, whole_weights
 from epf_jax.weights import as_rows, counted, normalised, root
 
-_FEW = 2000  # particles, for which halving is as fast, and compiled sooner
+_FEW = 2000  # particles, for which halving is as fast on a CPU, and compiled sooner
+_MANY = 300_000  # particles, which wait for one another on a GPU to be counted
 _DIGITS, _BITS = 3, 8  # a place in the range is a whole number of three digits of eight bits
 _BINS = 2**_BITS
 
@@ -39,9 +40,9 @@ def row_quantiles(
 
 @jax.custom_jvp
 def _quantiles(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:
-    if v.shape[0] <= _FEW:
-        return by_halving(v, w, levels)
-    return by_platform(v, w, levels, cpu=by_counting, default=by_halving)
+    num = v.shape[0]
+    on_cpu, on_gpu = by_halving if num <= _FEW else by_counting, by_counting if num <= _MANY else by_halving
+    return by_platform(v, w, levels, default=by_halving, cpu=on_cpu, gpu=on_gpu)
 
 
 def by_halving(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:

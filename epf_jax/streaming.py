@@ -104,9 +104,10 @@ _fold_in = jax.jit(jax.random.fold_in)
 
 
 @jax.jit
-def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], tuple[Any, Any], Any]:
+def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], Any]:
     row = record(state, info, tuple(LEVELS.values()), history=False)
-    return row, theta_and_x(row["theta_and_x"], state), info.log_increment
+    row["theta"], row["x"] = theta_and_x(row.pop("theta_and_x"), state)
+    return row, info.log_increment
 
 
 @jax.jit
@@ -115,10 +116,10 @@ def _summaries(state: FilterState) -> tuple[Any, Any]:
 
 
 def _line(t: int, row: Any, sequence: int | None) -> Line:
-    found, (theta, x), log_score = row
+    found, log_score = row
     line = {
         "t": t,
-        **_posterior(theta, x),
+        **_posterior(found["theta"], found["x"]),
         "log_evidence": _number(found["log_evidence"]),
         "log_score": _number(log_score),
         "ess": _number(found["ess"]),

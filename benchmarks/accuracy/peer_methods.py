@@ -18,7 +18,8 @@ import numpy as np
 
 import epf_jax as epf
 from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.weights import mean_and_sd, quantiles
+from epf_jax.quantiles import quantiles
+from epf_jax.weights import mean_and_sd
 
 LEVELS = (0.05, 0.95)
 

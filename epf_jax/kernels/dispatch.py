@@ -17,22 +17,30 @@ from epf_jax.kernels.cells import NotFusable
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 
 
-def by_platform(*given: Array, default: Callable, kernel: str | None = None, cpu: Callable | None = None) -> Array:
+def by_platform(
+    *given: Array,
+    default: Callable,
+    cpu: Callable | None = None,
+    gpu: Callable | None = None,
+    kernel: str | None = None,
+) -> Array:
     """`function(*given)` in the way of the platform that the program is for.
 
     Args:
         given: what it is given.
-        default: the way of most platforms.
-        kernel: the name in `kernels.vectors` of a GPU's way, where it is another than most.
-        cpu: the way of a CPU, where it is another than most.
+        default: the way of most platforms, and of a filter that is one kernel.
+        cpu: the way of a CPU, where it is another.
+        gpu: the way of a GPU, where it is another.
+        kernel: the name in `kernels.vectors` of a GPU's way, where it is a kernel.
     """
     backend = jax.default_backend()
     if backend != "gpu":
         return (cpu or default)(*given) if backend == "cpu" else default(*given)
-    from epf_jax.kernels import vectors
+    if kernel is not None:
+        from epf_jax.kernels import vectors
 
-    cuda = default if kernel is None else getattr(vectors, kernel)
-    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
+        gpu = getattr(vectors, kernel)
+    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=gpu or default, default=default)
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
