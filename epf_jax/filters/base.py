@@ -17,6 +17,7 @@ from epf_jax.parameters import Parameters, Theta
 from epf_jax.quasi import order_of
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
+from epf_jax.samplers import SampleInfo, together
 from epf_jax.statistics import Statistic
 from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
@@ -227,15 +228,16 @@ def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> Non
     check_model(model)
 
 
-def step_info(selection: Selection, *weighings: Weighing, acceptance: Any, num_bad_densities: Any = 0) -> StepInfo:
-    """The report of a step with one resampling and one or two weighings."""
+def step_info(selection: Selection, *weighings: Weighing, drawn: SampleInfo) -> StepInfo:
+    """The report of a step with one resampling, one or two weighings, and draws of theta."""
+    drawn = together(drawn)
     return StepInfo(
         ess=selection.ess,
         resampled=selection.resampled,
         ancestors=selection.ancestors,
-        acceptance=jnp.mean(jnp.asarray(acceptance)),
+        acceptance=drawn.acceptance,
         num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
-        num_bad_densities=jnp.sum(jnp.asarray(num_bad_densities, float)).astype(int),  # as `weights.count` does
+        num_bad_densities=drawn.num_bad,
         collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
         log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])) + selection.log_increment,
         overflowed=jnp.array(False),

@@ -31,6 +31,7 @@ from epf_jax.densities import observed_log_prob, sample_each
 from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, start, step_info
 from epf_jax.model import StateSpaceModel
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.samplers import exact_draw
 from epf_jax.weights import mean_and_sd, population, reweight
 
 Kernel = Callable[[Float[Array, "N P"], Float[Array, " N"]], Float[Array, "P P"]]
@@ -108,7 +109,7 @@ def liu_west_filter(
             selection = select(key_resample, resample, weighings[-1], (x, theta))
             (x, theta), log_weights = selection.particles, selection.log_weights
 
-        info = step_info(selection, *weighings, acceptance=1.0)._replace(collapsed=weighings[-1].collapsed)
+        info = step_info(selection, *weighings, drawn=exact_draw(x.dtype))._replace(collapsed=weighings[-1].collapsed)
         return FilterState(x, theta, (), log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
     description = (

@@ -204,7 +204,7 @@ def parameter_filter(
         S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed)
         S = S if statistic.adapt is None else statistic.adapt(S, log_weights, state.t + 1)
         theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
-        info = step_info(selection, *weighings, acceptance=drawn.acceptance, num_bad_densities=drawn.num_bad)
+        info = step_info(selection, *weighings, drawn=drawn)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
     description = (

@@ -48,7 +48,7 @@ from epf_jax.filters.parameter import check_statistic, default_statistic, propag
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import keep, systematic
-from epf_jax.samplers import SampleInfo, Sampler
+from epf_jax.samplers import Sampler, together
 from epf_jax.statistics import Statistic, with_sampler
 from epf_jax.statistics.base import check_model_learns, check_statistic_moves
 from epf_jax.terms import require_inspectable
@@ -147,11 +147,10 @@ def practical_filter(
             x = _refresh(key_path, model, proposal, num_path_particles, window._replace(x=x), theta, t)
             S = _with_window(key_statistic, statistic, window._replace(x=x), theta, t)
             theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
-            drawn = SampleInfo(jnp.mean(drawn.acceptance), jnp.sum(drawn.num_bad))
-            return (x, theta), drawn
+            return (x, theta), together(drawn)
 
         (x, theta), drawn = jax.lax.scan(sweep, (window.x, theta), jax.random.split(key_sweeps, num_sweeps))
-        info = step_info(keep(weighing, ()), weighing, acceptance=drawn.acceptance, num_bad_densities=drawn.num_bad)
+        info = step_info(keep(weighing, ()), weighing, drawn=drawn)
         log_evidence = state.log_evidence + info.log_increment
         return FilterState(x[:, -1], theta, window._replace(x=x), state.log_weights, log_evidence, t), info
 

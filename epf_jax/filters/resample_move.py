@@ -45,7 +45,7 @@ from epf_jax.filters.parameter import parameter_filter
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic
-from epf_jax.samplers import SampleInfo, each_particle, no_draw, random_walk
+from epf_jax.samplers import each_particle, no_draw, random_walk, together
 from epf_jax.statistics import frozen
 from epf_jax.terms import Terms, path_terms
 
@@ -111,8 +111,7 @@ def resample_move_filter(
 
         z = jax.vmap(coordinates.to_vector)(theta)
         z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
-        moves = SampleInfo(jnp.mean(moves.acceptance), jnp.sum(moves.num_bad))
-        return jax.vmap(coordinates.to_theta)(z), moves
+        return jax.vmap(coordinates.to_theta)(z), together(moves)
 
     def step(key, before, y, u):
         key_sir, key_when, key_move = jax.random.split(key, 3)

@@ -48,7 +48,7 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
-from epf_jax.samplers import SampleInfo, no_draw
+from epf_jax.samplers import SampleInfo, no_draw, together
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.weights import reweight, where_rows
 
@@ -149,7 +149,7 @@ def smc2_filter(
         )
 
         x = one_of_each(key_state, filters)
-        info = step_info(selection, weighing, acceptance=moves.acceptance, num_bad_densities=moves.num_bad)
+        info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
         acceptance = jnp.where(due, info.acceptance, jnp.nan)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
@@ -181,11 +181,11 @@ def _rejuvenation(
             uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
             accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))
             carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new), (z, filters))
-            return carry, SampleInfo(jnp.mean(accept, dtype=z.dtype), jnp.sum(bad))
+            return carry, together(SampleInfo(accept, bad))
 
         z = jax.vmap(coordinates.to_vector)(theta)
         (z, filters), info = jax.lax.scan(metropolis, (z, filters), jax.random.split(key, num_moves))
-        return jax.vmap(coordinates.to_theta)(z), filters, SampleInfo(jnp.mean(info.acceptance), jnp.sum(info.num_bad))
+        return jax.vmap(coordinates.to_theta)(z), filters, together(info)
 
     def log_density(z, filters):
         return jax.vmap(coordinates.log_prior)(z) + filters.log_evidence

@@ -1,6 +1,6 @@
 """Samplers of theta given a particle's statistic. Each is a kernel on one flat unconstrained vector."""
 
-from epf_jax.samplers.base import LogDensity, SampleInfo, Sampler, each_particle, exact_draw, no_draw
+from epf_jax.samplers.base import LogDensity, SampleInfo, Sampler, each_particle, exact_draw, no_draw, together
 from epf_jax.samplers.grid import grid_sampler
 from epf_jax.samplers.random_walk import random_walk
 from epf_jax.samplers.slice import slice_sampler
@@ -15,4 +15,5 @@ __all__ = [
     "no_draw",
     "random_walk",
     "slice_sampler",
+    "together",
 ]

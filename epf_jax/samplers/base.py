@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.weights import Population
+from epf_jax.weights import Population, sums
 
 LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
 
@@ -22,6 +22,12 @@ class SampleInfo(NamedTuple):
 
     acceptance: Float[Array, ""]
     num_bad: Int[Array, ""]
+
+
+def together(info: SampleInfo) -> SampleInfo:
+    """One report of many draws, from that of each."""
+    acceptance, num_bad = sums(jnp.ravel(info.acceptance), jnp.ravel(info.num_bad))
+    return SampleInfo(acceptance / info.acceptance.size, num_bad.astype(int))
 
 
 def exact_draw(dtype: Any) -> SampleInfo:
