@@ -185,8 +185,12 @@ def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles:
     n = log_weights.shape[0]
     resampled = jnp.logical_and(resampled, jnp.logical_not(weighing.collapsed))
     ancestors = jnp.where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
+
+    def rows(leaf):  # as leaf[ancestors], but without a look at every index for whether it counts from the end
+        return leaf.at[ancestors].get(mode="clip", wrap_negative_indices=False)
+
     return Selection(
-        particles=jax.tree.map(lambda leaf: leaf[ancestors], particles),
+        particles=jax.tree.map(rows, particles),
         log_weights=jnp.where(resampled, uniform_log_weights(n), log_weights),
         ancestors=ancestors,
         resampled=resampled,

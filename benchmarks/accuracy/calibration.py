@@ -68,6 +68,7 @@ def by_chains(sample: Callable[..., Any], num_particles: int, keys: Any, y: Any)
 METHODS: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "Storvik, conjugate": partial(by_filter, lambda m: epf.storvik_filter(m, 1000)),
     "node filter": partial(by_filter, lambda m: epf.node_filter(m, 32)),
+    "node filter, sigma points": partial(by_filter, lambda m: epf.node_filter(m, inner=epf.sigma_points(m))),
     "SMC^2": partial(by_filter, lambda m: epf.smc2_filter(m, 200, max_steps=NUM_STEPS, num_inner=32)),
     "PMMH": partial(by_chains, epf.pmmh, 50),
     "particle Gibbs": partial(by_chains, epf.particle_gibbs, 20),
@@ -82,7 +83,7 @@ METHODS: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "SIR": partial(by_filter, lambda m: epf.bootstrap_filter(m, 200)),
     "Liu-West": partial(by_filter, lambda m: epf.liu_west_filter(m, 200)),
 }
-EXACT = ("Storvik, conjugate", "node filter", "SMC^2", "PMMH", "particle Gibbs")
+EXACT = ("Storvik, conjugate", "node filter", "node filter, sigma points", "SMC^2", "PMMH", "particle Gibbs")
 KNOWN_TO_FAIL = ("SIR", "Liu-West")
 
 
