@@ -89,6 +89,19 @@ def _gpu() -> list[str]:
     return lines
 
 
+def summaries() -> str:
+    """What a step costs with and without quantiles, as Markdown."""
+    lines = ["| filter | machine | N | no quantiles | five | five by halving alone |", "|---|---|---|---|---|---|"]
+    for path in sorted(RESULTS.glob("speed_summaries*.json")):
+        stored = json.loads(path.read_text())
+        here = stored["machine"]
+        machine = here["device"] if here["device"] != "cpu" else f"{here['processor']}, {here['cores']} cores"
+        for row in stored["rows"]:
+            times = " | ".join(f"{row[f'{kind}, us']:.0f} us" for kind in ("none", "chosen", "halving"))
+            lines.append(f"| {row['filter']} | {machine} | {row['N']:,} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
 def gradient() -> str:
     """The stored gradients as Markdown: with theta known, of an EPF whose theta moves by MH, of the node filter."""
     stored = json.loads((RESULTS / "accuracy_gradients.json").read_text())
@@ -322,6 +335,7 @@ TABLES = {
     "calibration": calibration,
     "claims": claims,
     "speed": speed,
+    "summaries": summaries,
     "gradient": gradient,
     "capacity": capacity,
     "startup": startup,
