@@ -220,7 +220,7 @@ def score_gradient(proposal: Proposal) -> Proposal:
         return proposal.log_weight(model, theta, x_prev, x, y, u) + score
 
     name = f"{proposal.name}, differentiated by its score"
-    return proposal._replace(distribution=distribution, log_weight=log_weight, even=False, name=name)
+    return proposal._replace(distribution=distribution, log_weight=log_weight, name=name)
 
 
 def _only_gradient(x: Array) -> Array:

@@ -20,20 +20,19 @@ def points(n: int) -> np.ndarray:
 
 
 @cache
-def weights(n: int) -> np.ndarray:
+def barycentric_weights(n: int) -> np.ndarray:
     """Those of the barycentric formula for n Chebyshev points."""
     found = np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
     found[[0, -1]] *= 0.5
     return found
 
 
-_TINY = 1e-20  # stands for a distance of zero: at a node, the node's share is a number, and all of the sum
-
-
 def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
     distance = s - jnp.asarray(points(n), s.dtype)
-    shares = jnp.asarray(weights(n), s.dtype) / jnp.where(distance == 0, _TINY, distance)
+    hit = distance == 0
+    shares = jnp.asarray(barycentric_weights(n), s.dtype) / jnp.where(hit, 1.0, distance)
+    shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
     return shares / jnp.sum(shares)
 
 
@@ -52,12 +51,17 @@ def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, 
 @jax.jit
 def _between(values: Float[Array, " n"], s: Float[Array, ""]) -> Float[Array, ""]:
     """The same in one dimension, written out node by node: one program for all particles, and no rows in between."""
-    n, tiny = len(values), jnp.full((), _TINY, s.dtype)
-    total = weight = jnp.zeros((), s.dtype)
-    for value, point, share in zip(values, points(n).astype(s.dtype), weights(n).astype(s.dtype), strict=True):
-        share = share / jax.lax.select(s == point, tiny, s - point)
+    n, select, one = len(values), jax.lax.select, jnp.ones((), s.dtype)
+    total = weight = at_node = jnp.zeros((), s.dtype)
+    is_node = jnp.zeros((), bool)
+    for value, point, numerator in zip(
+        values, points(n).astype(s.dtype), barycentric_weights(n).astype(s.dtype), strict=True
+    ):
+        hit = s == point
+        share = numerator / select(hit, one, s - point)
         total, weight = total + share * value, weight + share
-    return total / weight
+        at_node, is_node = select(hit, value, at_node), is_node | hit
+    return select(is_node, at_node, total / weight)
 
 
 def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[Array, " 4"]]:

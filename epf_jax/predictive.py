@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.densities import marginal_cdf, sample_each
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.weights import as_rows, row_sums
+from epf_jax.weights import as_rows, normalised, row_sums
 
 
 def advance(
@@ -53,8 +53,7 @@ def probability_integral_transform(
         y: what came.
         u: the step's input.
     """
-    w = jnp.exp(log_weights)
-    w = w / jnp.sum(w)
+    w = normalised(log_weights)
     found = jax.vmap(lambda theta, x: marginal_cdf(model.observation(theta, x, u), y))(theta, x)
     below, upto = (drawn < y, drawn <= y) if found is None else found
     low, high = (row_sums(w * as_rows(each)).reshape(each.shape[1:]) for each in (below, upto))

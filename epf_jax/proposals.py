@@ -31,7 +31,6 @@ class Proposal(NamedTuple):
         log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
         blind: whether x_t is drawn without a look at y_t.
-        even: whether every draw earns the same, so that after the look-ahead nothing is left to weigh.
         name: for descriptions.
         draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
         made_for: the model whose states it is known to draw, or None.
@@ -41,10 +40,19 @@ class Proposal(NamedTuple):
     log_weight: Callable[..., Float[Array, ""]]
     look_ahead: Callable[..., Float[Array, ""]] | None = None
     blind: bool = False
-    even: bool = False
     name: str = "of your own"
     draw: Callable[..., Array] = sample_each
     made_for: StateSpaceModel | None = None
+
+    @property
+    def even(self) -> bool:
+        """Whether all is said by the look-ahead weight, and no draw earns more."""
+        return self.look_ahead is not None and self.log_weight is nothing_more
+
+
+def nothing_more(model, theta, x_prev, x, y, u):
+    """The weight of a draw whose look-ahead weight has said all."""
+    return jnp.zeros(())
 
 
 def bootstrap() -> Proposal:
@@ -91,7 +99,9 @@ def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Propos
         return look_ahead(model, theta, x_prev, y, u)  # type: ignore[misc]
 
     return proposal._replace(
-        distribution=distribution, log_weight=log_weight, look_ahead=None if look_ahead is None else ahead
+        distribution=distribution,
+        log_weight=nothing_more if proposal.even else log_weight,
+        look_ahead=None if look_ahead is None else ahead,
     )
 
 
@@ -128,10 +138,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
             return dist.Normal(mean[0], scale_tril[0, 0])
         return dist.MultivariateNormal(mean, scale_tril=scale_tril)
 
-    def log_weight(model, theta, x_prev, x, y, u):
-        return jnp.zeros(())
-
-    return Proposal(distribution, log_weight, look_ahead, even=True, name="fully adapted", made_for=model)
+    return Proposal(distribution, nothing_more, look_ahead, name="fully adapted", made_for=model)
 
 
 @lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once

@@ -1,7 +1,8 @@
 """Resampling schemes, and the step that applies one to a cloud of particles.
 
-A resampler is a function `(key, log_weights) -> ancestors`: N indices, particle i of the next generation being a
-copy of particle `ancestors[i]`. Every scheme here is unbiased: the expected number of copies of i is N w_i.
+A resampler is a function `(key, log_weights) -> ancestors`: N indices from 0 to N - 1, particle i of the next
+generation being a copy of particle `ancestors[i]`. Every scheme here is unbiased: the expected number of copies of i is
+N w_i.
 `when_ess_below` wraps a scheme and also reports whether it resampled: `(ancestors, resampled)`.
 
 Some schemes do more than name ancestors: they leave other weights behind, move particles, or fetch them from other
@@ -311,7 +312,7 @@ def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
     def by_histogram(counts):
         return running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop"))
 
-    ancestors = by_platform(counts, default=by_histogram, kernel="ancestors_by_bisection")
+    ancestors = by_platform(counts, default=by_histogram, gpu="ancestors_by_bisection")
     return jnp.minimum(ancestors, n - 1)
 
 
@@ -325,7 +326,7 @@ def running_sum(x: Array) -> Array:
     def one_by_one(x):
         return jax.lax.scan(lambda total, x: (total + x, total + x), jnp.zeros((), x.dtype), x, unroll=8)[1]
 
-    return by_platform(x, cpu=one_by_one, default=jnp.cumsum, kernel="running_sum_by_blocks")
+    return by_platform(x, cpu=one_by_one, default=jnp.cumsum, gpu="running_sum_by_blocks")
 
 
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " num"]) -> Int[Array, " num"]:

@@ -78,11 +78,11 @@ def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:
 def row_sums(rows: Float[Array, "*d N"]) -> Float[Array, "*d"]:
     """The sum of each row, in many parts.
 
-    XLA adds up rows in many parts on a CPU, but the product of a vector and a matrix in one, and that of a vector and a
-    matrix of one row in few: a sum of a hundred thousand float32 then loses three digits and more.
+    On a CPU XLA adds up several rows in many parts, and so it does a vector, but a matrix of one row in few, as it does
+    a matrix product: a sum of a hundred thousand float32 then loses three digits and more.
     """
     *shape, num = rows.shape
-    return jnp.sum(rows, axis=-1) if math.prod(shape) > 1 else jnp.sum(rows.reshape(num)).reshape(shape)
+    return jnp.sum(rows.reshape(num)).reshape(shape) if math.prod(shape) == 1 else jnp.sum(rows, axis=-1)
 
 
 def normalised(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:

@@ -1,5 +1,7 @@
 """Interpolation between Chebyshev points against polynomials that it must reproduce, and the logarithm behind it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +24,18 @@ def test_a_polynomial_is_read_back_between_its_nodes_and_at_them(counts, x64):
 
 
 def test_values_of_any_size_are_read_back_at_a_node():
-    values = jnp.array([0.0, -3e7, -1e15, 2.0])  # log-densities of a fixed box after many impossible steps
+    values = jnp.array([0.0, -3e7, -1e30, 2.0])  # log-densities of a fixed box after many impossible steps
     for i, s in enumerate(points(4).astype(np.float32)):
-        np.testing.assert_allclose(between(values, jnp.array([s])), values[i], rtol=1e-6, atol=1e-4)
+        assert between(values, jnp.array([s])) == values[i]
+
+
+@pytest.mark.parametrize("counts", [(5,), (40,), (4, 6)], ids=str)
+def test_derivatives_at_a_node_are_numbers_of_every_order_and_in_both_modes(counts):
+    values = jnp.asarray(np.random.default_rng(1).normal(size=counts), jnp.float32)
+    node = jnp.array([points(n)[1] for n in counts], jnp.float32)
+    read = partial(between, values)
+    for derivative in (jax.jacfwd(read), jax.jacrev(read), jax.hessian(read)):
+        assert np.isfinite(derivative(node)).all()
 
 
 def test_compressed_log_densities_come_back_and_keep_their_slope(precision):

@@ -101,3 +101,18 @@ def test_the_default_proposal_suits_the_model():
     assert jnp.issubdtype(y.dtype, jnp.integer)
     results = epf.run(jax.random.key(1), epf.extended_parameter_filter(nonlinear, 50), y, levels=())
     assert np.all(np.isfinite(results.log_evidence))
+
+
+def test_only_a_weight_that_is_known_to_add_nothing_is_left_out():
+    model = epf.models.sinusoid(observation_noise=0.3)
+    adapted = epf.fully_adapted(model)
+    assert [p.even for p in (adapted, epf.bootstrap(), epf.score_gradient(adapted))] == [True, False, False]
+    more = adapted._replace(log_weight=lambda model, theta, x_prev, x, y, u: jnp.log(2.0))
+    y = jnp.array([0.3, -0.1, 0.5])
+
+    def log_evidence(proposal):
+        filter_ = epf.bootstrap_filter(model, 50, theta={"theta": 0.7}, proposal=proposal)
+        return epf.run(jax.random.key(0), filter_, y, levels=()).log_evidence
+
+    # Twice the weight of every draw, at each of three steps; the same draws.
+    np.testing.assert_allclose(log_evidence(more) - log_evidence(adapted), np.log(2.0) * np.arange(1, 4), rtol=1e-5)

@@ -7,6 +7,7 @@ import pytest
 from conformance import SAMPLERS
 from scipy.stats import gamma
 
+from epf_jax.samplers import SampleInfo, together
 from epf_jax.weights import Population
 
 N = 20_000
@@ -64,3 +65,9 @@ def test_places_where_the_density_is_nan_or_zero_are_never_moved_to(name):
     moved, _ = jax.jit(jax.vmap(lambda k: step(k, jnp.array([0.9]), half_line, population)))(keys)
     assert np.all(np.abs(moved) <= 1.0)
     assert len(np.unique(moved)) > 10
+
+
+def test_reports_of_many_draws_become_one_whatever_their_shapes():
+    for acceptance, num_bad in ((np.full(4, 0.5), np.array([1, 0, 2, 0])), (np.full((4, 3), 0.5), 3), (0.5, 3)):
+        found = together(SampleInfo(acceptance, num_bad))
+        assert (float(found.acceptance), int(found.num_bad)) == (0.5, 3)

@@ -108,10 +108,17 @@ def test_both_ways_to_a_quantile_give_the_smallest_value_that_reaches_the_level(
 
 
 @pytest.mark.parametrize("way", [by_halving, by_counting])
-def test_quantiles_of_equal_values_are_that_value_and_those_of_nan_are_nan(way):
-    weights, levels = jnp.full(4, 0.25), jnp.array([0.1, 0.9])
-    np.testing.assert_array_equal(way(jnp.full(4, 3.7), weights, levels), np.float32(3.7))
-    assert np.isnan(way(jnp.array([1.0, jnp.nan, 2.0, 3.0]), weights, levels)).all()
+def test_quantiles_of_equal_values_are_that_value(way):
+    np.testing.assert_array_equal(way(jnp.full(4, 3.7), jnp.full(4, 0.25), jnp.array([0.1, 0.9])), np.float32(3.7))
+
+
+@pytest.mark.parametrize("num", [400, 2400, 10_000])  # by halving, and by counting
+def test_a_level_that_equal_weights_meet_is_met(num, precision):
+    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    values = np.random.default_rng(0).permutation(num).astype(float)
+    found = quantiles(jnp.asarray(values), uniform_log_weights(num), jnp.asarray(levels))
+    # The k-th smallest is k - 1; 2^-24 of the range, and float32's rounding of ten thousand, are below a hundredth.
+    np.testing.assert_allclose(found, np.round(num * levels) - 1, atol=0.01)
 
 
 def test_quantiles_of_many_particles_are_counted_and_are_those_of_halving():
@@ -272,6 +279,11 @@ def test_selection_gathers_particles_and_resets_weights_only_where_it_resampled(
         assert not kept.resampled
         np.testing.assert_array_equal(kept.particles["x"], np.arange(8.0))
         np.testing.assert_array_equal(kept.log_weights, log_weights)
+
+
+def test_moments_of_nothing_are_nothing():
+    for found in mean_and_sd(jnp.zeros((5, 0)), uniform_log_weights(5)):
+        assert found.shape == (0,)
 
 
 @pytest.mark.parametrize("columns", [1, 3, 40])

@@ -2,9 +2,9 @@
 
 z = (mean - exact mean) / exact sd at the last observation; sdr the median ratio of standard deviations; coverage the
 exact posterior's mass inside the method's own 90% interval; the evidence's error is that of log p(y_1:T). Seconds are
-the processor's for one series on one core, compiled, whatever else the machine did; a new observation costs an online
-method their T-th part, an offline one all of them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility),
-the Kalman filter (AR(1), the cycle, whose state has two dimensions), each on a grid of theta.
+for one series on one core, compiled; a new observation costs an online method their T-th part, an offline one all of
+them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
+has two dimensions), each on a grid of theta.
 
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
@@ -94,9 +94,9 @@ def _estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarra
     with np.errstate(all="ignore"):  # methods that fail on the Cauchy model divide by nothing
         estimate(0)  # compile
         for i in range(len(y)):
-            start = time.process_time()
+            start = time.perf_counter()
             estimates.append(estimate(i))
-            seconds.append(time.process_time() - start)
+            seconds.append(time.perf_counter() - start)
     return estimates, seconds
 
 

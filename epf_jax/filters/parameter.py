@@ -186,7 +186,7 @@ def parameter_filter(
             y = missing_where(weighings[-1].collapsed, y)
 
         x = propagate(key_state, proposal, model, theta, x_prev, y, u)
-        if look_ahead is None or not proposal.even:
+        if not proposal.even:
             w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
             weighings.append(reweight(log_weights, w))
             log_weights = weighings[-1].log_weights

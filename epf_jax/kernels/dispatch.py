@@ -21,8 +21,7 @@ def by_platform(
     *given: Array,
     default: Callable,
     cpu: Callable | None = None,
-    gpu: Callable | None = None,
-    kernel: str | None = None,
+    gpu: Callable | str | None = None,
 ) -> Array:
     """`function(*given)` in the way of the platform that the program is for.
 
@@ -30,17 +29,18 @@ def by_platform(
         given: what it is given.
         default: the way of most platforms, and of a filter that is one kernel.
         cpu: the way of a CPU, where it is another.
-        gpu: the way of a GPU, where it is another.
-        kernel: the name in `kernels.vectors` of a GPU's way, where it is a kernel.
+        gpu: the way of a GPU, where it is another; a kernel by its name in `kernels.vectors`.
     """
     backend = jax.default_backend()
     if backend != "gpu":
         return (cpu or default)(*given) if backend == "cpu" else default(*given)
-    if kernel is not None:
+    if isinstance(gpu, str):
         from epf_jax.kernels import vectors
 
-        gpu = getattr(vectors, kernel)
-    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=gpu or default, default=default)
+        cuda = getattr(vectors, gpu)
+    else:
+        cuda = gpu or default
+    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:

@@ -26,8 +26,10 @@ class SampleInfo(NamedTuple):
 
 def together(info: SampleInfo) -> SampleInfo:
     """One report of many draws, from that of each."""
-    acceptance, num_bad = sums(jnp.ravel(info.acceptance), jnp.ravel(info.num_bad))
-    return SampleInfo(acceptance / info.acceptance.size, num_bad.astype(int))
+    parts = [jnp.ravel(jnp.asarray(part)) for part in info]
+    alike = parts[0].size == parts[1].size
+    acceptance, num_bad = sums(*parts) if alike else (sums(part)[0] for part in parts)
+    return SampleInfo(acceptance / parts[0].size, num_bad.astype(int))
 
 
 def exact_draw(dtype: Any) -> SampleInfo:
