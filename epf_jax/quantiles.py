@@ -15,7 +15,7 @@ from epf_jax.kernels import by_platform
 from epf_jax.resampling import running_sum, whole_weights
 from epf_jax.weights import as_rows, counted, normalised, root
 
-_FEW = 2000  # particles, for which halving is as fast on a CPU, and compiled sooner
+_FEW = 2000  # particles, for which halving is as fast on a CPU
 _MANY = 300_000  # particles, which wait for one another on a GPU to be counted
 _DIGITS, _BITS = 3, 8  # a place in the range is a whole number of three digits of eight bits
 _BINS = 2**_BITS
