@@ -11,7 +11,7 @@ from numpyro.distributions.batch_util import promote_batch_shape
 
 from epf_jax.gaussian import masked_normal_log_prob, moments
 from epf_jax.guards import guarded
-from epf_jax.random import threefry
+from epf_jax.random import normal, threefry
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
@@ -99,10 +99,22 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
             pass
         else:
             if drawn == many.batch_shape + many.event_shape == (num, *shape):
-                return guarded(many).sample(fit)
+                return _draw(fit, guarded(many))
     key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
+
+
+def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
+    """A draw, of Gaussians by this library's own normals."""
+    if isinstance(d, dist.Independent):
+        return _draw(key, d.base_dist)
+    if type(d) is dist.Normal:
+        return d.loc + d.scale * normal(key, d.batch_shape)
+    if type(d) is dist.MultivariateNormal:
+        noise = normal(key, d.batch_shape + d.event_shape)
+        return d.loc + jnp.squeeze(d.scale_tril @ noise[..., None], axis=-1)
+    return d.sample(key)
 
 
 def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, tuple[int, ...]]:

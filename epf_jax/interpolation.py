@@ -1,6 +1,5 @@
 r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and piece by piece."""
 
-import math
 import numbers
 from functools import cache
 from typing import Any
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from epf_jax.elementary import log
 from epf_jax.parameters import Parameters
 
 
@@ -98,30 +98,7 @@ def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     Written without log1p, and `expand` without expm1, which are slower on a CPU: they keep the relative
     precision of a small argument, and here a millionth more or less in a log-density is nothing.
     """
-    return -scale * _log(1.0 + (top - values) / scale)
-
-
-@jax.custom_jvp
-def _log(x: Array) -> Array:
-    r"""The logarithm of :math:`x = 2^e m \geq 1`, :math:`e \log 2 + 2 \,\mathrm{artanh}((m - 1)/(m + 1))`.
-
-    XLA's own is a call to a function. LLVM writes a loop of such calls over twenty nodes out, and then computes one
-    logarithm at a time; arithmetic it leaves as a loop, and computes four or more at a time.
-    """
-    single = x.dtype == jnp.float32
-    whole, digits, num_terms = (jnp.int32, 23, 5) if single else (jnp.int64, 52, 11)
-    half = np.sqrt(0.5).astype(x.dtype).view(whole)  # m is from sqrt(1/2) to sqrt(2)
-    bits = jax.lax.bitcast_convert_type(x, whole)
-    e = (bits - half) >> digits
-    m = jax.lax.bitcast_convert_type(bits - (e << digits), x.dtype)
-    t = (m - 1.0) / (m + 1.0)
-    series = jnp.zeros_like(t)
-    for k in reversed(range(num_terms)):
-        series = series * t * t + 1.0 / (2 * k + 1)
-    return jnp.where(x < jnp.inf, e.astype(x.dtype) * math.log(2.0) + 2.0 * t * series, x)  # NaN stays NaN
-
-
-_log.defjvps(lambda tangent, _, x: tangent / x)
+    return -scale * log(1.0 + (top - values) / scale)
 
 
 def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:

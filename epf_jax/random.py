@@ -11,6 +11,8 @@ keeps a key of zeros from giving zeros; the last term makes b no bijection, so t
 do. And keys are split by threefry
 itself, as jax does, but written out as one expression: XLA runs jax's own as a loop of tiny kernels on a CPU.
 
+`normal(key, shape)` is what `jax.random.normal` is, the quantile of a uniform, by `elementary.normal_quantile`.
+
 The tests hold moments, independence across keys and counters, and distributions of a million draws against the law.
 """
 
@@ -19,8 +21,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.random import define_prng_impl
-from jaxtyping import Array, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
+
+from epf_jax.elementary import normal_quantile
 
 Words = UInt32[Array, "..."]
 
@@ -36,6 +41,13 @@ def stream(key: PRNGKeyArray) -> PRNGKeyArray:
 def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
     """A key of jax's own generator, which a few of its functions take alone."""
     return jax.random.wrap_key_data(_two_words(key), impl="threefry2x32")
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -> Float[Array, "..."]:
+    """Standard normals, float32 or float64."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
+    return normal_quantile(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
 
 
 def _two_words(key: PRNGKeyArray) -> Words:

@@ -48,7 +48,9 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     shift = jax.lax.stop_gradient(jnp.where(collapsed, 0.0, highest))
     safe = jnp.where(collapsed, log_weights, unnormalised)
     w = jnp.exp(safe - shift)
-    total, squares, num_bad = sums(w, w**2, bad)
+    # No weight is above 1. XLA, which cannot know, would make a second exponential, exp(2a), of exp(a) exp(a).
+    squared = w * jnp.where(w <= 1.0, w, 1.0)
+    total, squares, num_bad = sums(w, squared, bad)
     log_sum = shift + jnp.log(total)
     return Weighing(
         log_weights=safe - log_sum,

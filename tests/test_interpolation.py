@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from epf_jax.interpolation import _log, between, compress, expand, points
+from epf_jax.interpolation import between, compress, expand, points
 
 
 @pytest.mark.parametrize("counts", [(5,), (40,), (4, 6)], ids=str)  # written out, by shares, a grid
@@ -46,10 +46,3 @@ def test_compressed_log_densities_come_back_and_keep_their_slope(precision):
     np.testing.assert_allclose(back, values, rtol=64 * eps, atol=64 * eps * 10)
     slope = jax.vmap(jax.grad(lambda v: compress(v, 0.0)))(values)
     np.testing.assert_allclose(slope, 1 / (1 - np.asarray(values) / 10), rtol=8 * eps)
-
-
-def test_the_logarithm_is_that_of_numpy(precision):
-    eps = np.finfo(jnp.zeros(()).dtype).eps
-    x = np.concatenate([np.linspace(1, 3, 1001), np.geomspace(1, 1e30, 1001)]).astype(jnp.zeros(()).dtype)
-    np.testing.assert_allclose(_log(jnp.asarray(x)), np.log(x.astype(float)), rtol=4 * eps, atol=eps)
-    np.testing.assert_array_equal(_log(jnp.array([1.0, np.inf, np.nan])), [0.0, np.inf, np.nan])

@@ -26,7 +26,7 @@ from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
-from epf_jax.random import stream
+from epf_jax.random import normal, stream
 from epf_jax.run import run_jitted
 from epf_jax.weights import Population, population
 
@@ -78,7 +78,7 @@ def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: i
     coordinates = model.parameters
     z = jax.vmap(coordinates.to_vector)(final.theta)
     found = population(z, final.log_weights, _FIRST_FLOOR * coordinates.scale)
-    start = found.mean + 2.0 * jax.random.normal(key_start, (num, coordinates.dim)) @ found.scale_tril.T
+    start = found.mean + 2.0 * normal(key_start, (num, coordinates.dim)) @ found.scale_tril.T
     return start, Tuning(found.mean, found.scale_tril @ found.scale_tril.T)
 
 

@@ -27,6 +27,7 @@ from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_ro
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import in_order, is_quasi_random
+from epf_jax.random import normal
 from epf_jax.resampling import systematic
 from epf_jax.run import check_filter, run_jitted
 from epf_jax.series import check_series
@@ -114,7 +115,7 @@ def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) ->
 
     def kernel(key, state, population, data):
         key_move, key_filter, key_accept = jax.random.split(key, 3)
-        step = population.scale_tril @ jax.random.normal(key_move, state.z.shape, state.z.dtype)
+        step = population.scale_tril @ normal(key_move, state.z.shape, state.z.dtype)
         z = state.z + 2.38 / jnp.sqrt(coordinates.dim) * step
         log_evidence = estimate(key_filter, z, *data)
         log_ratio = coordinates.log_prior(z) - coordinates.log_prior(state.z) + log_evidence - state.log_evidence

@@ -30,6 +30,7 @@ from epf_jax.checks import check_signature
 from epf_jax.densities import observed_log_prob, sample_each
 from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, start, step_info
 from epf_jax.model import StateSpaceModel
+from epf_jax.random import normal
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import exact_draw
 from epf_jax.weights import mean_and_sd, population, reweight
@@ -97,7 +98,7 @@ def liu_west_filter(
             selection = select(key_resample, resample, weighings[-1], (x_prev, m, g), place=(x_prev, m))
             (x_prev, m, g), log_weights = selection.particles, selection.log_weights
 
-        z = m + jnp.sqrt(1 - rho**2) * jax.random.normal(key_theta, m.shape) @ scale_tril.T
+        z = m + jnp.sqrt(1 - rho**2) * normal(key_theta, m.shape) @ scale_tril.T
         theta = jax.vmap(coordinates.to_theta)(z)
         x = sample_each(key_state, lambda theta, x: model.transition(theta, x, u), N, theta, x_prev)
         x = x.astype(x_prev.dtype)

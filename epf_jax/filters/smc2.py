@@ -47,6 +47,7 @@ from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory,
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.random import normal
 from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
 from epf_jax.samplers import SampleInfo, no_draw, together
 from epf_jax.samplers.random_walk import accepted, steps_like
@@ -176,7 +177,7 @@ def _rejuvenation(
         def metropolis(carry, key):
             z, filters = carry
             key_move, key_inner, key_accept = jax.random.split(key, 3)
-            z_new = z + jax.random.normal(key_move, z.shape, z.dtype) @ scale_tril.T
+            z_new = z + normal(key_move, z.shape, z.dtype) @ scale_tril.T
             filters_new = inner.rerun(key_inner, level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
             uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
             accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.random import normal
 from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 from epf_jax.weights import Population
 
@@ -30,7 +31,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
         *batch, dim = shape
-        directions = jax.random.normal(key_move, (*batch, num_steps, dim), dtype)
+        directions = normal(key_move, (*batch, num_steps, dim), dtype)
         return directions, jax.random.uniform(key_accept, (*batch, num_steps), dtype)
 
     def step(key, theta, log_density, population=None):
@@ -70,7 +71,11 @@ def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array
 
     A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN compares
     as False, so that no place whose density cannot be evaluated is moved to.
+
+    The ratio of densities is divided by a uniform on (0, 1] rather than compared with it: a quotient XLA computes once
+    and keeps, a comparison it makes again, random number and all, wherever its outcome is read.
     """
     lowest = jnp.finfo(log_p.dtype).min
     ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
-    return uniform < ratio, jnp.isnan(ratio)
+    odds = ratio / (1.0 - uniform)
+    return odds >= 1.0, jnp.isnan(odds)

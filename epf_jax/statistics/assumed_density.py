@@ -31,6 +31,7 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_whole_number
 from epf_jax.gaussian import cholesky, normal_log_prob
 from epf_jax.model import StateSpaceModel
+from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.terms import path_terms
@@ -110,7 +111,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     def sample(key, S, theta, population=None):
         key_component, key_z = jax.random.split(key)
         k = jax.random.categorical(key_component, S.log_weights) if num_components > 1 else 0
-        noise = jax.random.normal(key_z, (coordinates.dim,), S.m.dtype)
+        noise = normal(key_z, (coordinates.dim,), S.m.dtype)
         return coordinates.to_theta(S.m[k] + S.L[k] @ noise), exact_draw(S.m.dtype)
 
     name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 from epf_jax.gaussian import cholesky, condition, is_gaussian, moments, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import is_distribution
+from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.terms import GaussianTerm, Term, Terms, gaussian_term, is_linear, path_terms, require_inspectable
@@ -116,11 +117,11 @@ def linear_gaussian_statistic(
         return log_target(S)(coordinates.to_vector(theta))  # z is theta itself: the Jacobian is one
 
     def sample(key, S, theta, population=None):
-        noise = jax.random.normal(key, (coordinates.dim,), S.m.dtype)
+        noise = normal(key, (coordinates.dim,), S.m.dtype)
         return coordinates.to_theta(S.m + cholesky(S.C) @ noise), exact_draw(S.m.dtype)
 
     def sample_all(key, S, theta, population):
-        noise = jax.random.normal(key, S.m.shape, S.m.dtype)
+        noise = normal(key, S.m.shape, S.m.dtype)
         z = jax.vmap(lambda S, e: S.m + cholesky(S.C) @ e)(S, noise)
         return jax.vmap(coordinates.to_theta)(z), exact_draw(S.m.dtype)
 

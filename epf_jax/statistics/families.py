@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower
 from epf_jax.parameters import is_distribution
+from epf_jax.random import normal
 
 
 class NotConjugateError(ValueError):
@@ -131,7 +132,7 @@ def _draw_covariance(key, prior, gradient):
     key_diagonal, key_below = jax.random.split(key)
     halves = (degrees - jnp.arange(d)) / 2
     diagonal = jnp.sqrt(2 * _positive(jax.random.gamma(key_diagonal, halves, (d,), scale.dtype)))
-    A = jnp.tril(jax.random.normal(key_below, (d, d), scale.dtype), -1) + jnp.diag(diagonal)
+    A = jnp.tril(normal(key_below, (d, d), scale.dtype), -1) + jnp.diag(diagonal)
     B = solve_lower(A, cholesky(scale).T)
     return B.T @ B
 
@@ -177,7 +178,7 @@ def draw_coefficients(
     bounded = [leaf for leaf in leaves if is_bounded(leaf)]
     if bounded:
         return [_truncated(key, bounded[0].prior, flat[0] + white[0] / L[0, 0], 1 / L[0, 0])]
-    noise = jax.random.normal(key, flat.shape, flat.dtype)
+    noise = normal(key, flat.shape, flat.dtype)
     return structure(flat + _solve_upper(L, white + noise))
 
 

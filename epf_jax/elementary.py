@@ -1,0 +1,115 @@
+r"""The logarithm and the normal quantile in plain arithmetic, which compilers turn into loops over several numbers.
+
+XLA's own logarithm is a call to a function, and its inverse error function two or three polynomials whose every
+coefficient is chosen anew for each number. Both are half of what a draw of a normal costs on a CPU. The polynomials
+here are Chebyshev interpolants, computed where they are first needed from Python's own functions.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from statistics import NormalDist
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+class _Precision(NamedTuple):
+    """How a number is laid out in bits, and how far the polynomials go."""
+
+    whole: type
+    digits: int
+    log_degree: int
+    middle_degree: int
+    tail_degree: int
+    middle: float
+    tail: float
+
+
+_PRECISIONS = {
+    "float32": _Precision(np.int32, 23, 8, 8, 8, 5.0, 17.0),
+    "float64": _Precision(np.int64, 52, 18, 16, 14, 8.0, 37.0),
+}
+
+
+@jax.custom_jvp
+def log(x: Array) -> Array:
+    r"""The logarithm of a positive number :math:`x = 2^e (1 + f)`, :math:`e \log 2 + f P(f)`; inf and NaN stay.
+
+    LLVM writes a loop of calls over few numbers out, and then computes one logarithm at a time; arithmetic it leaves as
+    a loop.
+    """
+    return jnp.where(x < jnp.inf, _log(x), x)
+
+
+log.defjvps(lambda tangent, _, x: tangent / x)
+
+
+def _log(x: Array) -> Array:
+    whole, digits, *_ = _PRECISIONS[x.dtype.name]
+    half = np.sqrt(0.5).astype(x.dtype).view(whole)  # 1 + f is from sqrt(1/2) to sqrt(2)
+    bits = jax.lax.bitcast_convert_type(x, whole)
+    e = (bits - half) >> digits
+    f = jax.lax.bitcast_convert_type(bits - (e << digits), x.dtype) - 1.0
+    return e.astype(x.dtype) * math.log(2.0) + f * _at(_log_series(x.dtype.name), f)
+
+
+@jax.jit
+def normal_quantile(u: Array) -> Array:
+    r"""The z with P(|Z| < z) = |u|, and the sign of u, for -1 < u < 1: :math:`\sqrt 2\,\mathrm{erf}^{-1}(u)`.
+
+    After Giles (2012), *Approximating the erfinv function*: u times a polynomial in :math:`w = -\log(1 - u^2)`, or in
+    its square root far out. With :math:`1 - u^2 = (1 - u)(1 + u)`, the tail is not lost in rounding.
+    """
+    middle, tail = _quantile_series(u.dtype.name)
+    w = -_log((1.0 - u) * (1.0 + u))
+    inside, outside = _at(middle, w), _at(tail, jnp.sqrt(w))
+    return u * jnp.where(w < _PRECISIONS[u.dtype.name].middle, inside, outside)
+
+
+class _Series(NamedTuple):
+    """A polynomial about a centre, lowest power first."""
+
+    centre: float
+    coefficients: tuple[float, ...]
+
+
+@cache
+def _log_series(dtype: str) -> _Series:
+    low, high = math.sqrt(0.5) - 1.0, math.sqrt(2.0) - 1.0
+    return _interpolant(lambda f: math.log1p(f) / f, low, high, _PRECISIONS[dtype].log_degree)
+
+
+@cache
+def _quantile_series(dtype: str) -> tuple[_Series, _Series]:
+    precision = _PRECISIONS[dtype]
+
+    def ratio(w):  # of the quantile to u
+        u = math.sqrt(-math.expm1(-w))
+        return -NormalDist().inv_cdf(math.exp(-w) / (2.0 * (1.0 + u))) / u
+
+    middle = _interpolant(ratio, 0.0, precision.middle, precision.middle_degree)
+    ends = math.sqrt(precision.middle), math.sqrt(precision.tail)
+    return middle, _interpolant(lambda root: ratio(root**2), *ends, precision.tail_degree)
+
+
+def _interpolant(function: Callable[[float], float], low: float, high: float, degree: int) -> _Series:
+    """The polynomial through the function at the Chebyshev points between low and high."""
+    centre, half = (low + high) / 2.0, (high - low) / 2.0
+    found = np.polynomial.chebyshev.chebinterpolate(np.vectorize(lambda s: function(centre + half * s)), degree)
+    powers = np.polynomial.chebyshev.cheb2poly(found) / half ** np.arange(degree + 1)
+    return _Series(centre, tuple(powers))
+
+
+def _at(series: _Series, x: Array) -> Array:
+    """By Estrin's scheme: pairs at once, then pairs of pairs, so that no term waits for all before it."""
+    x = x - series.centre
+    terms = [jnp.asarray(c, x.dtype) for c in series.coefficients]
+    while len(terms) > 1:
+        pairs = [a + b * x for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[2 * len(pairs) :]
+        x = x * x
+    return terms[0]
