@@ -229,7 +229,11 @@ def league() -> str:
         *_by_model(["method"], models, _needed_rows(rows, where)),
         "",
         "What to take, by this table: of the methods here that go on with every observation, the quickest with a z rms "
-        "of at most 0.3, and the quickest with at most 0.1, or, where none has it, the one with the least error:",
+        "of at most 0.3, and the quickest with at most 0.1, or, where none has it, the one with the least error. A "
+        "size is the number of particles, of SMC^2 those of theta and of each one's states "
+        "(`smc2_filter(model, 64, num_inner=32, ...)`), of a node filter those at each node, and with sigma points the "
+        "nodes for each parameter (`num_nodes`). For models unlike these, see "
+        "[which filter to use](docs/which_filter.md):",
         "",
         *_guide(rows, where),
         "",

@@ -24,6 +24,12 @@ def check_whole_number(name: str, value: Any, least: int = 1, hint: str = "") ->
         raise ValueError(f"{name}: expected {expected}, got {value!r}." + (f" {hint}" if hint else ""))
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Refuse anything but True and False: a text that says no would count as yes."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected True or False, got {brief(value)}.")
+
+
 def check_positive(name: str, value: Any, what: str) -> None:
     """Refuse anything but positive numbers, one or an array of them."""
     if isinstance(value, jax.core.Tracer):
@@ -74,7 +80,8 @@ def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Ar
     if isinstance(value, jax.Array) and dtype is None:
         return value
     try:
-        return jnp.asarray(value, dtype)
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is told of as such
+            return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
 

@@ -1,8 +1,8 @@
 r"""The logarithm and the normal quantile in plain arithmetic, which compilers turn into loops over several numbers.
 
-XLA's own logarithm is a call to a function, and its inverse error function two or three polynomials whose every
-coefficient is chosen anew for each number. Both are half of what a draw of a normal costs on a CPU. The polynomials
-here are Chebyshev interpolants, computed where they are first needed from Python's own functions.
+On a CPU XLA's own logarithm is a call to a function, and its inverse error function two or three polynomials whose
+every coefficient is chosen anew for each number. The polynomials here are Chebyshev interpolants, computed from
+Python's own functions where they are first needed.
 """
 
 import math

@@ -65,6 +65,14 @@ class _Leaf(NamedTuple):
     size: int
 
 
+def _shapes(theta: Any) -> Any:
+    """The shapes of its numbers, or theta itself where they have none."""
+    try:
+        return jax.tree.map(np.shape, theta)
+    except (TypeError, ValueError):
+        return theta
+
+
 def is_distribution(d: Any) -> bool:
     """True for anything with numpyro's `sample(key)` and `log_prob(value)`; a class is not yet a distribution."""
     return not isinstance(d, type) and callable(getattr(d, "sample", None)) and callable(getattr(d, "log_prob", None))
@@ -95,8 +103,8 @@ def parameters(prior: Any) -> Parameters:
         except (ValueError, TypeError) as error:
             shapes = treedef.unflatten([leaf.shape for leaf in leaves])
             raise ValueError(
-                f"theta: expected the prior's structure, with shapes {shapes}, got {brief(theta)}. Give one value for "
-                "each parameter."
+                f"theta: expected the prior's structure, with shapes {shapes}, got {brief(_shapes(theta))}. Give one "
+                "value for each parameter, by its name."
             ) from error
         parts = [jnp.ravel(_inverse(leaf, jnp.asarray(v, float))) for leaf, v in zip(leaves, values, strict=True)]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
@@ -146,7 +154,13 @@ def _leaf(path, d) -> _Leaf:
             f"prior: the parameter {name!r} is discrete ({type(d).__name__}); filters here learn continuous "
             "parameters. Move a discrete unknown into the state, or run one filter per value and compare log_evidence."
         )
-    draw = jax.eval_shape(lambda: d.sample(jax.random.key(0)))
+    try:
+        draw = jax.eval_shape(lambda: d.sample(jax.random.key(0)))
+    except NotImplementedError as error:
+        raise TypeError(
+            f"prior: the parameter {name!r} cannot be drawn ({type(d).__name__} has no sample), and filters start from "
+            "draws of the prior. Take a proper distribution, however wide."
+        ) from error
     transform = dist.biject_to(support)
     unconstrained_shape = tuple(transform.inverse_shape(draw.shape))
     size = 1

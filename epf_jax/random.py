@@ -11,7 +11,8 @@ keeps a key of zeros from giving zeros; the last term makes b no bijection, so t
 do. And keys are split by threefry
 itself, as jax does, but written out as one expression: XLA runs jax's own as a loop of tiny kernels on a CPU.
 
-`normal(key, shape)` is what `jax.random.normal` is, the quantile of a uniform, by `elementary.normal_quantile`.
+`normal(key, shape)` is what `jax.random.normal` is, the quantile of a uniform; on a CPU it is
+`elementary.normal_quantile`.
 
 The tests hold moments, independence across keys and counters, and distributions of a million draws against the law.
 """
@@ -26,6 +27,7 @@ from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from epf_jax.elementary import normal_quantile
+from epf_jax.kernels import by_platform
 
 Words = UInt32[Array, "..."]
 
@@ -47,7 +49,8 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -
     """Standard normals, float32 or float64."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
-    return normal_quantile(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
+    u = jax.random.uniform(key, shape, dtype, above_minus_one, 1.0)
+    return by_platform(u, cpu=normal_quantile, default=lambda u: math.sqrt(2.0) * jax.lax.erf_inv(u))
 
 
 def _two_words(key: PRNGKeyArray) -> Words:

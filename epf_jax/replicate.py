@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.checks import check_key, numeric_array
+from epf_jax.checks import check_flag, check_key, numeric_array
 from epf_jax.data import Panel
 from epf_jax.filters import Filter
 from epf_jax.model import check_model, input_rows
@@ -68,6 +68,8 @@ def replicate(
     """
     keys = check_key(keys, ndim=1)
     num = keys.shape[0]
+    if num == 0:
+        raise ValueError("keys: there are none; give one key for each run, jax.random.split(key, B).")
     hyper = None if hyper is None else _hyper_rows(hyper, num)
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
@@ -89,6 +91,8 @@ def replicate(
     check_model(example.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
     levels = check_levels(levels)
     check_remat(remat_every)
+    check_flag("history", history)
+    check_flag("diagnostics", diagnostics)
 
     batched = (True, True, per_series, inputs_per_series)
     options = (levels, history, remat_every, diagnostics)

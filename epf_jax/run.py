@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.caching import call_kept
-from epf_jax.checks import check_key, check_whole_number
+from epf_jax.checks import check_flag, check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
@@ -83,6 +83,8 @@ def run(
     check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
     levels = check_levels(levels)
     check_remat(remat_every)
+    check_flag("history", history)
+    check_flag("diagnostics", diagnostics)
     if progress:
         key_init, key_steps = jax.random.split(key)
         state = filter_.init(key_init) if state is None else state

@@ -61,10 +61,13 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
         infinite = np.argwhere(np.isinf(y))
         raise ValueError(
             f"y: {len(infinite)} infinite value{'s' if len(infinite) > 1 else ''}, the first at index "
-            f"{tuple(map(int, infinite[0]))}. No density allows them; write NaN for a missing value."
+            f"{tuple(map(int, infinite[0]))} (beyond {np.finfo(y.dtype).max:.2g}, {y.dtype} has no other). No density "
+            "allows them; write NaN for a missing value."
         )
     missing = np.isnan(y)
     model, expected = filter_.model, filter_.model.shapes.y
+    if expected is not None and jnp.issubdtype(expected.dtype, jnp.integer):
+        _check_whole(y, missing)
     if expected is None or expected.shape == () or not missing.any():
         return
     axes = tuple(range(y.ndim - len(expected.shape), y.ndim))
@@ -78,6 +81,17 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
             f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
             f"and a {type(d).__name__} observation cannot be marginalised. Use independent components "
             "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
+        )
+
+
+def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
+    """Refuse fractions where the model draws counts: a density of counts is defined there, and means nothing."""
+    fractions = np.argwhere(~missing & (y != np.floor(y)))
+    if len(fractions):
+        first = tuple(map(int, fractions[0]))
+        raise ValueError(
+            f"y: the model observes whole numbers, and {float(y[first]):g} at index {first} is none "
+            f"({len(fractions)} such). Round them, or take a continuous distribution."
         )
 
 

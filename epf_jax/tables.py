@@ -64,10 +64,22 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     names = [name.strip() for name in rows[0]]
     if len(set(names)) < len(names):
         raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
+    if all(map(_is_number, names)):
+        raise ValueError(
+            f"{path}: line 1 should name the columns, and has numbers: {listed(names)}. Put a line of names above it."
+        )
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
     return {name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, lambda i: f"line {lines[i + 1]}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:

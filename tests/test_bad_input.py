@@ -40,6 +40,11 @@ def filter_():
     return epf.extended_parameter_filter(model(), 8)
 
 
+@cache
+def counting():
+    return epf.bootstrap_filter(ar1(observation=lambda theta, x, u: dist.Poisson(jnp.exp(x))), 8)
+
+
 def build(**pieces):
     return epf.extended_parameter_filter(ar1(**pieces), 8)
 
@@ -74,6 +79,10 @@ def refuses(*rows):
     (r"^prior: expected a distribution.*'theta' is NoneType.*Wrap it", lambda: build(prior=None)),
     (r"^prior: expected a distribution.*'phi'.*class.*Normal.*Wrap it", lambda: build(prior={"phi": dist.Normal})),
     (r"^prior: expected a distribution.*'theta' is str.*Wrap it", lambda: build(prior="normal")),
+    (
+        r"^prior: the parameter 'phi' cannot be drawn \(ImproperUniform has no sample\).*Take a proper",
+        lambda: build(prior={"phi": dist.ImproperUniform(dist.constraints.real, (), ())}),
+    ),
     (r"^prior: the parameter 'phi' is discrete \(Poisson\).*Move", lambda: build(prior={"phi": dist.Poisson(3.0)})),
 )
 def test_a_prior_that_is_no_continuous_distribution_is_refused(message, call):
@@ -314,7 +323,7 @@ def test_an_order_that_is_no_positive_whole_number_is_refused():
         lambda: epf.chebyshev(model(), box=({"phi": -1.0},)),
     ),
     (
-        r"^chebyshev: .*the prior has 4 \(theta\[0\], .*three is the most\. Use epf\.taylor",
+        r"^chebyshev: .*the prior has 4 \(theta\[0\], .*three is the most\. Use epf\.smc2_filter, or.*epf\.taylor",
         lambda: epf.chebyshev(
             ar1(
                 prior=dist.Normal(jnp.zeros(4), 1.0).to_event(1),
@@ -479,11 +488,11 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
         lambda: epf.run(KEY, epf.bootstrap_filter(epf.models.pendulum(), 8), Y),
     ),
     (
-        r"^y: 1 infinite value, the first at index \(2,\)\..*write NaN",
+        r"^y: 1 infinite value, the first at index \(2,\).*write NaN",
         lambda: epf.run(KEY, filter_(), jnp.array([0.0, jnp.nan, jnp.inf])),
     ),
     (
-        r"^y: 2 infinite values, the first at index \(1,\)\..*write NaN",
+        r"^y: 2 infinite values, the first at index \(1,\).*write NaN",
         lambda: epf.run(KEY, filter_(), jnp.array([0.0, -jnp.inf, jnp.inf])),
     ),
     (
@@ -493,6 +502,18 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
             epf.bootstrap_filter(vector_state(lambda theta, x, u: dist.MultivariateStudentT(5.0, x, jnp.eye(2))), 8),
             jnp.array([[0.1, 0.2], [jnp.nan, 0.1]]),
         ),
+    ),
+    (
+        r"^y: the model observes whole numbers, and 2\.5 at index \(1,\) is none \(1 such\)\. Round",
+        lambda: epf.run(KEY, counting(), [1.0, 2.5, None]),
+    ),
+    (
+        r"^y: 1 infinite value, the first at index \(1,\) \(beyond 3\.4e\+38, float32 has no other\)",
+        lambda: epf.run(KEY, filter_(), np.array([1.0, 1e300, 2.0])),
+    ),
+    (
+        r"^keys: there are none; give one key for each run",
+        lambda: epf.replicate(jax.random.split(KEY, 0), filter_(), Y),
     ),
     (
         r"^inputs: expected one row per observation, 3 rows, but it has shape \(2,\)\. Give",
@@ -549,6 +570,8 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^filter_: expected a filter.*got PRNGKeyArray\. The arguments are", lambda: epf.run(filter_(), KEY, Y)),
     (r"^filter_: expected a filter.*got StateSpaceModel", lambda: epf.run(KEY, model(), Y)),
     (r"^levels: expected a tuple of numbers.*got 0\.5", lambda: epf.run(KEY, filter_(), Y, levels=0.5)),
+    (r"^history: expected True or False, got 'yes'", lambda: epf.run(KEY, filter_(), Y, history="yes")),
+    (r"^diagnostics: expected True or False, got 'no'", lambda: epf.run(KEY, filter_(), Y, diagnostics="no")),
     (r"^keys: expected B keys, jax\.random\.split.*shape \(\)", lambda: epf.replicate(KEY, filter_(), Y)),
     (r"^keys: expected B keys, jax\.random\.split.*got 5", lambda: epf.replicate(5, filter_(), Y)),
     (r"^filter_: expected a filter", lambda: epf.replicate(jax.random.split(KEY, 2), Y, filter_())),
@@ -572,9 +595,13 @@ def test_arguments_of_run_of_the_wrong_kind_are_refused(message, call):
 def test_a_theta_unlike_the_prior_is_refused(use):
     with pytest.raises(ValueError, match=r"^theta: the parameter 'phi' should have shape \(\).*shape \(2,\)"):
         use({"phi": jnp.zeros(2)})
-    for wrong in ({"psi": 0.0}, 0.7, {"phi": 0.0, "psi": 1.0}):
+    for wrong, came in (
+        ({"psi": 0.0}, r"\{'psi': \(\)\}"),
+        (0.7, r"\(\)"),
+        ({"phi": 0.0, "psi": 1.0}, r"\{'phi': \(\), 'psi': \(\)\}"),
+    ):
         with pytest.raises(
-            ValueError, match=r"^theta: expected the prior's structure, with shapes \{'phi': \(\)\}, got"
+            ValueError, match=rf"^theta: expected.*with shapes \{{'phi': \(\)\}}, got {came}\. Give one"
         ):
             use(wrong)
     with pytest.raises(ValueError, match=r"^theta: expected finite numbers, got.*nan"):

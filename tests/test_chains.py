@@ -239,6 +239,21 @@ def test_chains_take_every_kind_of_theta_in_both_precisions(method, model_name, 
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((chains.theta, chains.log_evidence)))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 2 x 10 draws")
+@pytest.mark.parametrize("method", [epf.pmmh, epf.particle_gibbs])
+def test_chains_take_counts(method):
+    model = epf.StateSpaceModel(
+        prior={"scale": dist.LogNormal(1.0, 0.3)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x, 0.5),
+        observation=lambda theta, x, u: dist.Poisson(theta["scale"] * jnp.exp(x)),
+    )
+    _, y = epf.simulate(KEY, model, {"scale": 3.0}, 6)
+    chains = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
+    assert np.all(np.isfinite(chains.theta["scale"]))
+
+
 def test_observations_that_the_model_rules_out_are_reported():
     draws = autoregressions(0.5)
     with pytest.warns(RuntimeWarning, match=r"^Every particle had zero weight.*up to 100% of a chain's draws"):

@@ -99,6 +99,12 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
         refused(message, "fit", f"{tmp_path}/bad.py:other", data, "--output", tmp_path)
 
 
+def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
+    (tmp_path / "numbers.csv").write_text("1.0\n2.0\n3.0\n")
+    message = r"numbers.csv: line 1 should name the columns, and has numbers"
+    refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path)
+
+
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
     message = r"--methods?: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
     for command in (("fit", "--method"), ("compare", "--methods")):
@@ -282,6 +288,7 @@ def test_compare_puts_methods_side_by_side_and_names_those_not_for_the_model(fol
     )  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     assert re.search(r"method +log-evidence +log score", result.stdout)
+    assert re.search(r"Of sir: it never redraws theta", " ".join(result.stdout.split()))
     table = pq.read_table(tmp_path / "compare.parquet").to_pydict()
     assert table["method"] == ["storvik"] * 20 + ["sir"] * 20
     last = {name: table["log_evidence"][i] for name, i in (("storvik", 19), ("sir", 39))}

@@ -1,9 +1,10 @@
-"""What this library's own random numbers (`epf_jax.random`) give end to end over jax's threefry, in the same filters.
+"""What this library's own random numbers (`epf_jax.random`) give end to end over `jax.random`'s, in the same filters.
 
-Interleaved runs, medians, compile time apart. Only the key that a filter draws with differs. On a GPU a batch of small
-filters runs, too.
+Interleaved runs, medians, compile time apart. What differs is the key that a filter draws with, and how a normal is
+made: by this library's quantile, or by `jax.random.normal`. On a GPU a batch of small filters runs, too.
 """
 
+import math
 from unittest import mock
 
 import jax
@@ -14,32 +15,38 @@ from benchmarks.speed import gpu
 from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
 from benchmarks.speed.racing import agreement, race, running
+from epf_jax import random
+from epf_jax.elementary import normal_quantile
 from epf_jax.filters import base
 from epf_jax.random import stream, threefry
 
 NUM_STEPS = {"cpu": 200, "gpu": 1000}
 FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}
 BAR = 1.3
+KINDS = {
+    "own": (stream, normal_quantile),
+    "jax.random's": (threefry, lambda u: math.sqrt(2.0) * jax.lax.erf_inv(u)),  # as jax.random.normal has it
+}
 
 
 def drawing(kind, build, *args):
-    """A run, traced and compiled while filters draw with keys of this kind."""
-    with mock.patch.object(base, "stream", kind):
+    """A run, traced and compiled while filters draw with keys and normals of this kind."""
+    keys, quantile = KINDS[kind]
+    with mock.patch.object(base, "stream", keys), mock.patch.object(random, "normal_quantile", quantile):
         run = build(*args)
         jax.block_until_ready(run(0))
     return run
 
 
 def row(name, n, batch, y, repeats):
-    """Own generator and threefry under one filter, or a batch of them."""
+    """Own random numbers and jax's under one filter, or a batch of them."""
     build, args = (running, ()) if batch == 1 else (gpu.replicating, (batch,))
-    kinds = {"own": stream, "threefry": threefry}
     # A filter of its own for each: programs are kept by filter.
-    runs = {k: drawing(kind, build, FILTERS[name](epf.models.sinusoid(), n), y, *args) for k, kind in kinds.items()}
+    runs = {kind: drawing(kind, build, FILTERS[name](epf.models.sinusoid(), n), y, *args) for kind in KINDS}
     taken = race(runs, repeats)
-    gain = taken["threefry"].seconds / taken["own"].seconds
+    gain = taken["jax.random's"].seconds / taken["own"].seconds
     ns = {f"{kind}, ns a particle-step": t.seconds / (batch * n * len(y)) * 1e9 for kind, t in taken.items()}
-    z = agreement(taken["own"].values, taken["threefry"].values)
+    z = agreement(taken["own"].values, taken["jax.random's"].values)
     return {"filter": name, "filters": batch, "N": n, **ns, "gain": gain, "bar": BAR, "met": gain >= BAR, "z": z}
 
 
@@ -50,7 +57,7 @@ def main(repeats: int = 5, *, store: bool = True):
     if backend == "gpu":
         sizes += [(1_000_000, 1, repeats), (1000, gpu.BATCH, repeats)]
     rows = [row(name, n, batch, y, more) for name in FILTERS for n, batch, more in sizes]
-    show(f"random numbers: own against threefry on {backend}, SIN, T = {len(y)}, float32", rows)
+    show(f"random numbers: own against jax.random's on {backend}, SIN, T = {len(y)}, float32", rows)
     if store:
         settings = {"steps": len(y), "repeats": repeats, "theta": THETA}
         name = of_this_cpu("speed_generator") if backend == "cpu" else f"speed_generator_{backend}"

@@ -27,6 +27,7 @@ from epf_jax.filters import bootstrap_filter
 from epf_jax.filters.parameter import check_statistic
 from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, simulate
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.random import threefry
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.series import check_series
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
@@ -177,9 +178,12 @@ def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
 
 
 def _first_paths(key, model, z, num_steps, rows):
-    """Paths to begin with, simulated without a look at the data: the first sweeps replace them."""
+    """Paths to begin with, simulated without a look at the data: the first sweeps replace them.
+
+    By jax's own generator, which every distribution takes.
+    """
 
     def one(key, z):
         return simulate(key, model, model.parameters.to_theta(z), num_steps, inputs=rows)[0]
 
-    return jax.jit(jax.vmap(one))(jax.random.split(key, z.shape[0]), z)
+    return jax.jit(jax.vmap(one))(jax.random.split(threefry(key), z.shape[0]), z)

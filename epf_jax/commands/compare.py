@@ -12,7 +12,7 @@ from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
 from epf_jax.commands.fit import posterior
 from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
-from epf_jax.commands.methods import check_method, in_words
+from epf_jax.commands.methods import METHODS, check_method, in_words
 from epf_jax.commands.shared import (
     Columns,
     Data,
@@ -44,7 +44,7 @@ from epf_jax.results import Results, log_scores
 def compare_command(
     model: Target,
     data: Data,
-    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {in_words()}.")] = "epf,liu-west,sir",
+    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {in_words()}.")] = "epf,node,liu-west,sir",
     particles: Particles = None,
     columns: Columns = None,
     time: Time = None,
@@ -127,27 +127,33 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
     """How well each method predicted each observation from those before it."""
     seen = ~np.isnan(series.y.reshape(len(series.y), -1)).all(axis=1)
     by_method = {name: log_scores(results)[seen] for name, results in found.items()}
-    best = max(found, key=lambda name: found[name].log_evidence[-1])
+    highest = max(found, key=lambda name: found[name].log_evidence[-1])
+    as_high = []
     rows: list[dict[str, Any]] = []
     for name, results in found.items():
         each = by_method[name]
-        less = each - by_method[best]
+        less = each - by_method[highest]
         error = less.std(ddof=1) / np.sqrt(len(less)) if len(less) > 1 else np.nan
+        if name != highest and not abs(less.mean()) > 2 * error:
+            as_high.append(name)
         rows.append(
             {
                 "method": name,
                 "log-evidence": f"{float(results.log_evidence[-1]):.3f}",
                 "log score": written(each.mean()),
                 "later half": written(each[len(each) // 2 :].mean()),
-                "to the best": "best" if name == best else _with_error(less.mean(), error),
+                "to the highest": "highest" if name == highest else _with_error(less.mean(), error),
                 "least ESS": written(np.min(results.ess)),
                 "seconds": f"{seconds[name]:.1f}",
             }
         )
     note = "".join(f"{name} is not for this model: {why} " for name, why in refused.items()) + (
-        "Log score: the mean of log p(y_t | y_1:t-1), one step ahead; higher is better. Its difference to the best "
+        "Log score: the mean of log p(y_t | y_1:t-1), one step ahead; higher is better. Its difference to the highest "
         "comes with a standard error over the observations. These are estimates from particles: compare seeds, too."
     )
+    if as_high:
+        note += f" Within two standard errors of {highest}, and not told apart from it: {', '.join(as_high)}."
+    note += "".join(f" Of {name}: {METHODS[name].caution}." for name in found if METHODS[name].caution)
     return Table("Predictions", rows, note)
 
 

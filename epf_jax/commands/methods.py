@@ -20,11 +20,19 @@ from epf_jax.model import StateSpaceModel
 
 
 class Method(NamedTuple):
-    """A filter by its name, with the number of particles that it gets by default; some remember the whole series."""
+    """A filter by its name.
+
+    Attributes:
+        build: what makes it of a model and a number of particles.
+        num_particles: how many it gets by default.
+        remembers: whether it remembers the whole series.
+        caution: what is wrong with its posterior by design, or "".
+    """
 
     build: Callable[..., Filter]
     num_particles: int = 1000
     remembers: bool = False
+    caution: str = ""
 
 
 METHODS = {
@@ -35,9 +43,9 @@ METHODS = {
     "practical": Method(practical_filter, 100),
     "resample-move": Method(resample_move_filter, remembers=True),
     "smc2": Method(smc2_filter, 256, remembers=True),
-    "liu-west": Method(liu_west_filter),
-    "sir": Method(bootstrap_filter),
-    "online-em": Method(online_em, 200),
+    "liu-west": Method(liu_west_filter, caution="its posterior is biased, and too narrow after long series"),
+    "sir": Method(bootstrap_filter, caution="it never redraws theta, and ends with a few values of it"),
+    "online-em": Method(online_em, 200, caution="it has a point estimate, and no posterior"),
 }
 DEFAULT_METHOD = "epf"
 
