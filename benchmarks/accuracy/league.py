@@ -155,7 +155,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 axis.plot(
                     *zip(*points, strict=True), "o-" if online else "s--", color=colours[label], label=label, ms=5
                 )
-        axis.set(xscale="log", yscale="log", title=name, xlim=(0.008, 60.0))  # the same seconds for all
+        axis.set(xscale="log", yscale="log", title=name, xlim=(0.008, 150.0))  # the same seconds for all
         axis.axhline(0.1, color="0.7", lw=0.8, zorder=0)
         axis.set_ylim(top=min(axis.get_ylim()[1], 30.0))
         axis.grid(alpha=0.2)
