@@ -232,8 +232,8 @@ def league() -> str:
         "of at most 0.3, and the quickest with at most 0.1, or, where none has it, the one with the least error. A "
         "size is the number of particles, of SMC^2 those of theta and of each one's states "
         "(`smc2_filter(model, 64, num_inner=32, ...)`), of a node filter those at each node, and with sigma points the "
-        "nodes for each parameter (`num_nodes`). For models unlike these, see "
-        "[which filter to use](docs/which_filter.md):",
+        "nodes for each parameter (`num_nodes`; `num_points` and `reach` are in `benchmarks/accuracy/contestants.py`). "
+        "For models unlike these, see [which filter to use](docs/which_filter.md):",
         "",
         *_guide(rows, where),
         "",

@@ -80,8 +80,7 @@ def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Ar
     if isinstance(value, jax.Array) and dtype is None:
         return value
     try:
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is told of as such
-            return jnp.asarray(value, dtype)
+        return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
 

@@ -33,7 +33,7 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
         return masked_normal_log_prob(y, mean, scale_tril)
     components = _components(d)
     filled = jnp.where(missing, _feasible(components, y), y)
-    if getattr(getattr(components, "support", None), "is_discrete", False):
+    if is_discrete(components):
         filled = filled.astype(int)
     log_probs = components.log_prob(filled)
     if jnp.shape(log_probs) == jnp.shape(y):
@@ -66,9 +66,14 @@ def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
         return None
     if jnp.shape(upto) != jnp.shape(y):
         return None
-    if not getattr(getattr(components, "support", None), "is_discrete", False):
+    if not is_discrete(components):
         return upto, upto
     return upto - jnp.exp(components.log_prob(filled.astype(int))), upto
+
+
+def is_discrete(d: Any) -> bool:
+    """Whether its values are whole numbers."""
+    return bool(getattr(getattr(_components(d), "support", None), "is_discrete", False))
 
 
 def _components(d):
@@ -106,7 +111,7 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
-    """A draw, of Gaussians by this library's own normals."""
+    """A draw; of a Normal or MultivariateNormal, by this library's own normals."""
     if isinstance(d, dist.Independent):
         return _draw(key, d.base_dist)
     if type(d) is dist.Normal:

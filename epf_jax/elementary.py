@@ -18,7 +18,16 @@ from jaxtyping import Array
 
 
 class _Precision(NamedTuple):
-    """How a number is laid out in bits, and how far the polynomials go."""
+    """How a number is laid out in bits, and how far the polynomials go.
+
+    Attributes:
+        whole: integers of the same size.
+        digits: bits of the mantissa.
+        log_degree, middle_degree, tail_degree: of the polynomials; with them the logarithm is right to 3 units of
+            float32 and 16 of float64, the quantile to a share of 5e-7 and of 2e-10 (`tests/test_elementary.py`).
+        middle: where the quantile's tail begins, in w.
+        tail: where it ends: for the last u below 1, w is 23 log 2 = 15.9 in float32, 52 log 2 = 36.0 in float64.
+    """
 
     whole: type
     digits: int
@@ -37,7 +46,7 @@ _PRECISIONS = {
 
 @jax.custom_jvp
 def log(x: Array) -> Array:
-    r"""The logarithm of a positive number :math:`x = 2^e (1 + f)`, :math:`e \log 2 + f P(f)`; inf and NaN stay.
+    r"""The logarithm of a positive number :math:`x = 2^e (1 + f)`, :math:`e \log 2 + f P(f)`; +inf and NaN stay.
 
     LLVM writes a loop of calls over few numbers out, and then computes one logarithm at a time; arithmetic it leaves as
     a loop.
@@ -68,6 +77,11 @@ def normal_quantile(u: Array) -> Array:
     w = -_log((1.0 - u) * (1.0 + u))
     inside, outside = _at(middle, w), _at(tail, jnp.sqrt(w))
     return u * jnp.where(w < _PRECISIONS[u.dtype.name].middle, inside, outside)
+
+
+def erf_inv_quantile(u: Array) -> Array:
+    """The same by XLA's inverse error function, as `jax.random.normal` has it: quick on a GPU."""
+    return math.sqrt(2.0) * jax.lax.erf_inv(u)
 
 
 class _Series(NamedTuple):

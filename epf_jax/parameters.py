@@ -65,12 +65,10 @@ class _Leaf(NamedTuple):
     size: int
 
 
-def _shapes(theta: Any) -> Any:
-    """The shapes of its numbers, or theta itself where they have none."""
-    try:
-        return jax.tree.map(np.shape, theta)
-    except (TypeError, ValueError):
-        return theta
+def _plain(theta: Any) -> Any:
+    """Theta with its single numbers written as such."""
+    single = lambda v: isinstance(v, np.ndarray | jax.Array) and not isinstance(v, jax.core.Tracer) and v.size == 1  # noqa: E731
+    return jax.tree.map(lambda v: v.item() if single(v) else v, theta)
 
 
 def is_distribution(d: Any) -> bool:
@@ -103,8 +101,8 @@ def parameters(prior: Any) -> Parameters:
         except (ValueError, TypeError) as error:
             shapes = treedef.unflatten([leaf.shape for leaf in leaves])
             raise ValueError(
-                f"theta: expected the prior's structure, with shapes {shapes}, got {brief(_shapes(theta))}. Give one "
-                "value for each parameter, by its name."
+                f"theta: expected the prior's structure, with shapes {shapes}, got {brief(_plain(theta))}. Give one "
+                "value for each parameter."
             ) from error
         parts = [jnp.ravel(_inverse(leaf, jnp.asarray(v, float))) for leaf, v in zip(leaves, values, strict=True)]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)

@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from epf_jax.elementary import normal_quantile
+from epf_jax.elementary import erf_inv_quantile, normal_quantile
 from epf_jax.kernels import by_platform
 
 Words = UInt32[Array, "..."]
@@ -50,7 +50,7 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
     u = jax.random.uniform(key, shape, dtype, above_minus_one, 1.0)
-    return by_platform(u, cpu=normal_quantile, default=lambda u: math.sqrt(2.0) * jax.lax.erf_inv(u))
+    return by_platform(u, cpu=normal_quantile, default=erf_inv_quantile)
 
 
 def _two_words(key: PRNGKeyArray) -> Words:

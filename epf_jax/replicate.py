@@ -93,6 +93,7 @@ def replicate(
     check_remat(remat_every)
     check_flag("history", history)
     check_flag("diagnostics", diagnostics)
+    check_flag("inputs_per_series", inputs_per_series)
 
     batched = (True, True, per_series, inputs_per_series)
     options = (levels, history, remat_every, diagnostics)

@@ -85,6 +85,7 @@ def run(
     check_remat(remat_every)
     check_flag("history", history)
     check_flag("diagnostics", diagnostics)
+    check_flag("progress", progress)
     if progress:
         key_init, key_steps = jax.random.split(key)
         state = filter_.init(key_init) if state is None else state
@@ -236,7 +237,10 @@ def warn_of_trouble(results: Results) -> None:
     means = jax.tree.leaves((results.theta.mean, results.x.mean))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
         means = []
-    collapsed, bad, *means = map(np.asarray, (results.collapsed, results.num_bad_densities, *means))
+    read = (results.collapsed, results.num_bad_densities, *means)
+    for leaf in read:  # from a GPU all at once: one wait, not one for each
+        leaf.copy_to_host_async()
+    collapsed, bad, *means = map(np.asarray, read)
     lost = np.zeros(collapsed.shape, bool)
     for mean in means:
         lost |= ~np.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))

@@ -1,6 +1,7 @@
 """Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
 
 import numbers
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -10,16 +11,17 @@ from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
 from epf_jax.data import Panel, Series, table_array
-from epf_jax.densities import can_be_partly_missing
+from epf_jax.densities import can_be_partly_missing, is_discrete
 from epf_jax.filters import Filter
-from epf_jax.model import example_input
+from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.tables import is_table
 
 
 def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
     y = _none_is_missing(observations(y, filter_))
-    y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
+        y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
     if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
@@ -61,12 +63,12 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
         infinite = np.argwhere(np.isinf(y))
         raise ValueError(
             f"y: {len(infinite)} infinite value{'s' if len(infinite) > 1 else ''}, the first at index "
-            f"{tuple(map(int, infinite[0]))} (beyond {np.finfo(y.dtype).max:.2g}, {y.dtype} has no other). No density "
-            "allows them; write NaN for a missing value."
+            f"{tuple(map(int, infinite[0]))} ({y.dtype} has no number beyond {float(jnp.finfo(y.dtype).max):.2g}). No "
+            "density allows them; write NaN for a missing value."
         )
     missing = np.isnan(y)
     model, expected = filter_.model, filter_.model.shapes.y
-    if expected is not None and jnp.issubdtype(expected.dtype, jnp.integer):
+    if expected is not None and _observes_counts(model):
         _check_whole(y, missing)
     if expected is None or expected.shape == () or not missing.any():
         return
@@ -74,8 +76,7 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
     partly = missing.any(axis=axes) & ~missing.all(axis=axes)
     if not partly.any():
         return
-    theta = model.parameters.to_theta(model.parameters.centre)
-    d = model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), example_input(model))
+    d = _observation(model)
     if not can_be_partly_missing(d, expected):
         raise ValueError(
             f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
@@ -84,8 +85,19 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
         )
 
 
+def _observation(model: StateSpaceModel) -> Any:
+    """What is observed of some state: its kind, not its numbers, is looked at."""
+    theta = model.parameters.to_theta(model.parameters.centre)
+    return model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), example_input(model))
+
+
+@lru_cache(maxsize=256)
+def _observes_counts(model: StateSpaceModel) -> bool:
+    return is_discrete(_observation(model))
+
+
 def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
-    """Refuse fractions where the model draws counts: a density of counts is defined there, and means nothing."""
+    """Refuse fractions where the model observes counts: a density of counts would cut them off without a word."""
     fractions = np.argwhere(~missing & (y != np.floor(y)))
     if len(fractions):
         first = tuple(map(int, fractions[0]))

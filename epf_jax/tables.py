@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.checks import brief
-from epf_jax.lines import as_number
+from epf_jax.lines import as_number, is_header, is_number
 from epf_jax.times import RowName
 
 _TABLES = frozenset({"pandas", "polars", "pyarrow"})
@@ -62,24 +62,24 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     if len(rows) < 2:
         raise ValueError(f"{path}: expected a line of column names and then rows, got {count_of(len(rows), 'line')}.")
     names = [name.strip() for name in rows[0]]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
-    if all(map(_is_number, names)):
+    if _are_numbers(names):
         raise ValueError(
             f"{path}: line 1 should name the columns, and has numbers: {listed(names)}. Put a line of names above it."
         )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
     return {name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, lambda i: f"line {lines[i + 1]}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
+def _are_numbers(names: list[str]) -> bool:
+    """Whether a line has values and no names: numbers, but for those that count up, as an array's columns or years."""
+    if is_header(names) or not all(is_number(name) or not name for name in names):
         return False
-    return True
+    counted = [str(int(float(names[0] or "nan")) + i) for i in range(len(names))] if is_number(names[0]) else None
+    return names != counted or (len(names) == 1 and names != ["0"])
 
 
 def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:

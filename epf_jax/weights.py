@@ -48,9 +48,7 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     shift = jax.lax.stop_gradient(jnp.where(collapsed, 0.0, highest))
     safe = jnp.where(collapsed, log_weights, unnormalised)
     w = jnp.exp(safe - shift)
-    # No weight is above 1. XLA, which cannot know, would make a second exponential, exp(2a), of exp(a) exp(a).
-    squared = w * jnp.where(w <= 1.0, w, 1.0)
-    total, squares, num_bad = sums(w, squared, bad)
+    total, squares, num_bad = sums(w, _squared(w), bad)
     log_sum = shift + jnp.log(total)
     return Weighing(
         log_weights=safe - log_sum,
@@ -65,7 +63,16 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
 def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
     """Effective sample size 1 / sum w^2 of normalised or unnormalised weights."""
     w = jnp.exp(log_weights - jax.lax.stop_gradient(jnp.max(log_weights)))
-    return jnp.sum(w) ** 2 / jnp.sum(w**2)
+    return jnp.sum(w) ** 2 / jnp.sum(_squared(w))
+
+
+def _squared(w: Float[Array, " N"]) -> Float[Array, " N"]:
+    """The squares of weights of at most 1.
+
+    XLA would make exp(2a), a second exponential, of exp(a) exp(a); behind a choice, which is none, it sees no product
+    of the two. (By `minimum` the largest weight, which is 1, would have half its slope.)
+    """
+    return w * jnp.where(w <= 1.0, w, 1.0)
 
 
 def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:

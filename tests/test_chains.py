@@ -15,7 +15,7 @@ mpl.use("Agg")
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.chains.base import diagnose, summarise_chains
-from epf_jax.chains.particle_gibbs import PathState, gibbs_kernel, path_density_draw, theta_given_path
+from epf_jax.chains.particle_gibbs import PathState, _first_paths, gibbs_kernel, path_density_draw, theta_given_path
 from epf_jax.random import stream
 from epf_jax.weights import Population
 
@@ -239,16 +239,27 @@ def test_chains_take_every_kind_of_theta_in_both_precisions(method, model_name, 
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((chains.theta, chains.log_evidence)))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 2 x 10 draws")
-@pytest.mark.parametrize("method", [epf.pmmh, epf.particle_gibbs])
-def test_chains_take_counts(method):
-    model = epf.StateSpaceModel(
+@cache
+def counts():
+    return epf.StateSpaceModel(
         prior={"scale": dist.LogNormal(1.0, 0.3)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.5 * x, 0.5),
         observation=lambda theta, x, u: dist.Poisson(theta["scale"] * jnp.exp(x)),
     )
+
+
+def test_gibbs_chains_begin_with_paths_of_any_model():
+    paths = _first_paths(stream(KEY), counts(), jnp.zeros((2, 1)), 3, jnp.arange(1, 4))
+    assert paths.shape == (2, 4)
+    assert np.all(np.isfinite(paths))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 2 x 10 draws")
+@pytest.mark.parametrize("method", [epf.pmmh, epf.particle_gibbs])
+def test_chains_take_counts(method):
+    model = counts()
     _, y = epf.simulate(KEY, model, {"scale": 3.0}, 6)
     chains = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
     assert np.all(np.isfinite(chains.theta["scale"]))

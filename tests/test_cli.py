@@ -4,6 +4,7 @@ import json
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -12,8 +13,11 @@ from typer.testing import CliRunner
 
 import epf_jax as epf
 from epf_jax.commands import app, outputs
+from epf_jax.commands.compare import scores
 from epf_jax.commands.methods import METHODS, filter_of
+from epf_jax.data import Series
 from epf_jax.streaming import Stream
+from epf_jax.tables import read_csv
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: what is made for all of these tests is made once
 
@@ -100,9 +104,22 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
 
 
 def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
-    (tmp_path / "numbers.csv").write_text("1.0\n2.0\n3.0\n")
     message = r"numbers.csv: line 1 should name the columns, and has numbers"
-    refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path)
+    for text in ("1.0\n2.0\n3.0\n", "3\n5\n", "0.5,0.5\n0.6,0.7\n", "1.5,\n2.5,3.5\n"):
+        (tmp_path / "numbers.csv").write_text(text)
+        refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path)
+    for header in ("0,1", "2019,2020", "y,z", ",y"):  # an array's columns, years, names, an index without one
+        (tmp_path / "named.csv").write_text(f"{header}\n1.5,2.5\n")
+        assert list(read_csv(tmp_path / "named.csv")[0]) == header.split(",")
+
+
+def test_a_method_that_collapsed_is_not_as_good_as_the_highest():
+    results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 8), jnp.zeros(4), levels=())
+    lost = results._replace(log_evidence=jnp.array([-1.0, -2.0, -jnp.inf, -jnp.inf]))
+    note = lambda sir: scores({"epf": results, "sir": sir}, Series(np.zeros(4), None, ("y",)), seconds, {}).note  # noqa: E731
+    seconds = {"epf": 0.0, "sir": 0.0}
+    assert "not told apart" not in note(lost)
+    assert "not told apart from it: sir" in note(results)
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):

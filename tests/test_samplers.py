@@ -8,6 +8,7 @@ from conformance import SAMPLERS
 from scipy.stats import gamma
 
 from epf_jax.samplers import SampleInfo, together
+from epf_jax.samplers.random_walk import accepted
 from epf_jax.weights import Population
 
 N = 20_000
@@ -71,3 +72,23 @@ def test_reports_of_many_draws_become_one_whatever_their_shapes():
     for acceptance, num_bad in ((np.full(4, 0.5), np.array([1, 0, 2, 0])), (np.full((4, 3), 0.5), 3), (0.5, 3)):
         found = together(SampleInfo(acceptance, num_bad))
         assert (float(found.acceptance), int(found.num_bad)) == (0.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "uniform", "moves", "bad"),
+    [
+        (0.0, 1.0, 0.999, True, False),
+        (0.0, 0.0, 0.0, True, False),
+        (0.0, -1.0, 0.7, True, False),  # exp(-1) = 0.37 against a uniform of 0.3
+        (0.0, -1.0, 0.5, False, False),
+        (0.0, -np.inf, 0.0, False, False),
+        (0.0, -np.inf, 0.999, False, False),
+        (-np.inf, -5.0, 0.0, True, False),
+        (-np.inf, -np.inf, 0.5, False, False),
+        (np.nan, -5.0, 0.0, True, False),
+        (0.0, np.nan, 0.999, False, True),
+    ],
+)
+def test_metropolis_rule_at_its_edges(before, after, uniform, moves, bad):
+    found = accepted(jnp.asarray(uniform), jnp.asarray(before), jnp.asarray(after))
+    assert tuple(map(bool, found)) == (moves, bad)

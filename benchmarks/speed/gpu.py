@@ -12,7 +12,7 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
-from benchmarks.speed.racing import race, running
+from benchmarks.speed.racing import key_of, race, running
 from epf_jax.kernels import dispatch
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
@@ -29,7 +29,7 @@ def extended(model, n, order=7):
 
 def replicating(filter_, y, batch):
     replicate = jax.jit(lambda keys: epf.replicate(keys, filter_, y, levels=()).log_evidence[:, -1])
-    return lambda seed: replicate(jax.random.split(jax.random.key(seed), batch))
+    return lambda seed: replicate(jax.random.split(key_of(seed), batch))
 
 
 def without_kernels(build):

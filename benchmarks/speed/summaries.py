@@ -11,7 +11,7 @@ import numpy as np
 
 import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
-from benchmarks.speed.racing import race
+from benchmarks.speed.racing import key_of, race
 from epf_jax import quantiles
 from epf_jax.run import DEFAULT_LEVELS
 
@@ -25,7 +25,7 @@ def running(build, n, y, levels, way=None):
     filter_ = build(epf.models.sinusoid(), n)  # one for each contestant: programs are kept by filter
 
     def run(seed):
-        return np.asarray(epf.run(jax.random.key(seed), filter_, y, levels=levels).log_evidence)[-1]
+        return np.asarray(epf.run(key_of(seed), filter_, y, levels=levels).log_evidence)[-1]
 
     if way is not None:
         with mock.patch.object(quantiles, "by_platform", lambda *given, **_: way(*given)):

@@ -39,12 +39,16 @@ from epf_jax.filters import Filter
 from epf_jax.page import Table
 from epf_jax.results import Results, log_scores
 
+DEFAULT = ("epf", "node", "liu-west", "sir")
+
 
 @app.command("compare")
 def compare_command(
     model: Target,
     data: Data,
-    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {in_words()}.")] = "epf,node,liu-west,sir",
+    methods: Annotated[
+        str | None, typer.Option(help=f"Methods to compare, of {in_words()}; {','.join(DEFAULT)} by default.")
+    ] = None,
     particles: Particles = None,
     columns: Columns = None,
     time: Time = None,
@@ -65,9 +69,12 @@ def compare_command(
     with refusals():
         outputs.prepare(output / "compare.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
-        names = names_in(methods)
+        names = DEFAULT if methods is None else names_in(methods)
+        sizes: dict[str, int | None] = dict.fromkeys(names, particles)
+        if methods is None:
+            sizes["node"] = None  # N at every node, by the dozen or the thousand, is for those who name it
         kept = {name: None if checkpoint is None else _own(check_path(checkpoint), name) for name in names}
-        filters, refused = _filters(model, names, particles, series, kept)
+        filters, refused = _filters(model, sizes, series, kept)
         found, seconds = _run_all(filters, series, seed, kept)
         tables = [scores(found, series, seconds, refused), side_by_side(found)]
         for table in tables:
@@ -84,18 +91,18 @@ def compare_command(
 
 
 def _filters(
-    model: str, names: tuple[str, ...], particles: int | None, series: Series, kept: dict[str, pathlib.Path | None]
+    model: str, sizes: dict[str, int | None], series: Series, kept: dict[str, pathlib.Path | None]
 ) -> tuple[dict[str, Filter], dict[str, str]]:
-    """The filters by name, and the reason for each method that is not for the model."""
+    """The filters by name, with so many particles or their own number, and why a method is not for the model."""
     target = target_of(model)
     if isinstance(target, Filter):
         raise ValueError("MODEL: it is a filter; name the model itself, for which methods are compared.")
-    if not names:
+    if not sizes:
         raise ValueError(f"--methods: name at least one of {in_words()}.")
-    for name in names:
+    for name in sizes:
         check_method(name, "--methods")
     filters, refused = {}, {}
-    for name in dict.fromkeys(names):
+    for name, particles in sizes.items():
         room = room_for(len(series.y), kept[name])
         try:
             filters[name] = filter_for(target, name, particles, example_row(series), room)
@@ -134,7 +141,7 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
         each = by_method[name]
         less = each - by_method[highest]
         error = less.std(ddof=1) / np.sqrt(len(less)) if len(less) > 1 else np.nan
-        if name != highest and not abs(less.mean()) > 2 * error:
+        if name != highest and abs(less.mean()) <= 2 * error:
             as_high.append(name)
         rows.append(
             {

@@ -40,7 +40,7 @@ METHODS = {
     "storvik": Method(storvik_filter),
     "node": Method(node_filter, 32),  # at each node
     "particle-learning": Method(particle_learning_filter),
-    "practical": Method(practical_filter, 100),
+    "practical": Method(practical_filter, 100, caution="it is too wide where noise variances are learned"),
     "resample-move": Method(resample_move_filter, remembers=True),
     "smc2": Method(smc2_filter, 256, remembers=True),
     "liu-west": Method(liu_west_filter, caution="its posterior is biased, and too narrow after long series"),

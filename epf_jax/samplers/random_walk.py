@@ -72,8 +72,8 @@ def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array
     A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN compares
     as False, so that no place whose density cannot be evaluated is moved to.
 
-    The ratio of densities is divided by a uniform on (0, 1] rather than compared with it: a quotient XLA computes once
-    and keeps, a comparison it makes again, random number and all, wherever its outcome is read.
+    The ratio of densities is divided by a uniform on (0, 1] rather than compared with it: XLA computes a quotient once
+    and keeps it, a comparison it may make again, random number and all, wherever its outcome is read.
     """
     lowest = jnp.finfo(log_p.dtype).min
     ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
