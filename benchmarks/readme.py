@@ -95,7 +95,7 @@ def summaries() -> str:
     for path in sorted(RESULTS.glob("speed_summaries*.json")):
         stored = json.loads(path.read_text())
         here = stored["machine"]
-        machine = here["device"] if here["device"] != "cpu" else f"{here['processor']}, {here['cores']} cores"
+        machine = _name_of(here)
         for row in stored["rows"]:
             times = " | ".join(f"{row[f'{kind}, us']:.0f} us" for kind in ("none", "chosen", "halving"))
             lines.append(f"| {row['filter']} | {machine} | {row['N']:,} | {times} |")
@@ -157,6 +157,11 @@ def _gradient_cost() -> list[str]:
     return lines
 
 
+def _name_of(machine: dict) -> str:
+    """A GPU by its name, a CPU by its processor and cores."""
+    return machine["device"] if machine["device"] != "cpu" else f"{machine['processor']}, {machine['cores']} cores"
+
+
 def capacity() -> str:
     """The stored limits of one GPU as Markdown."""
     stored = json.loads((RESULTS / "capacity.json").read_text())
@@ -177,9 +182,7 @@ def generator() -> str:
     def gains(name):
         path = RESULTS / f"{name}.json"
         stored = json.loads(path.read_text())
-        here = stored["machine"]
-        where = here["device"] if here["device"] != "cpu" else f"{here['processor']}, {here['cores']} cores"
-        found = sorted(row["gain"] for row in stored["rows"])
+        found, where = sorted(row["gain"] for row in stored["rows"]), _name_of(stored["machine"])
         return f"{found[0]:.2f} to {found[-1]:.2f} times ({where}; [{path.name}](benchmarks/results/{path.name}))"
 
     return (
@@ -188,9 +191,8 @@ def generator() -> str:
         "in plain arithmetic (`epf_jax/elementary.py`), both tested against their laws (`tests/test_random.py`). What "
         "the two give over `jax.random`'s own, end to end (`python -m benchmarks.speed.generator`), bootstrap and "
         f"EPF, N = 1,000 to 100,000: {gains('speed_generator_aarch64')}; the generator alone, "
-        f"{gains('speed_generator')}. On a GPU, where only the generator differs, {gains('speed_generator_gpu')}, the "
-        "most for a thousand EPFs at once; "
-        "it is kept there so that all devices draw the same words.\n"
+        f"{gains('speed_generator')}. On a GPU, where only the generator differs, {gains('speed_generator_gpu')}; it "
+        "is kept there so that all devices draw the same words.\n"
     )
 
 

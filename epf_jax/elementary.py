@@ -23,7 +23,7 @@ class _Precision(NamedTuple):
     Attributes:
         whole: integers of the same size.
         digits: bits of the mantissa.
-        log_degree, middle_degree, tail_degree: of the polynomials; with them the logarithm is right to 3 units of
+        log_degree, middle_degree, tail_degree: of the polynomials; with them the logarithm is right to 4 units of
             float32 and 16 of float64, the quantile to a share of 5e-7 and of 2e-10 (`tests/test_elementary.py`).
         middle: where the quantile's tail begins, in w.
         tail: where it ends: for the last u below 1, w is 23 log 2 = 15.9 in float32, 52 log 2 = 36.0 in float64.

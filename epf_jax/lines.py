@@ -121,7 +121,7 @@ class LineReader:
             cells = _json(text)
         else:
             cells = _csv(text)
-            if first and is_header(cells):
+            if first and _is_header(cells):
                 self._take_header(cells)
                 return None
         return self._observation(cells)
@@ -194,7 +194,7 @@ def _csv(text: str) -> list[str]:
     return cells
 
 
-def is_header(cells: list[str]) -> bool:
+def _is_header(cells: list[str]) -> bool:
     """Whether no cell is a number and some are words; the first column of a table with an index may have no name."""
     return not any(map(is_number, cells)) and any(cell.strip().lower() not in _MISSING for cell in cells)
 

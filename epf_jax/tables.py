@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.checks import brief
-from epf_jax.lines import as_number, is_header, is_number
+from epf_jax.lines import as_number, is_number
 from epf_jax.times import RowName
 
 _TABLES = frozenset({"pandas", "polars", "pyarrow"})
@@ -76,10 +76,11 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
 
 def _are_numbers(names: list[str]) -> bool:
     """Whether a line has values and no names: numbers, but for those that count up, as an array's columns or years."""
-    if is_header(names) or not all(is_number(name) or not name for name in names):
+    if not any(map(is_number, names)) or not all(is_number(name) or not name for name in names):
         return False
-    counted = [str(int(float(names[0] or "nan")) + i) for i in range(len(names))] if is_number(names[0]) else None
-    return names != counted or (len(names) == 1 and names != ["0"])
+    first = int(names[0]) if names[0].isdecimal() else None
+    counts_up = first is not None and names == [str(first + i) for i in range(len(names))]
+    return not counts_up or (len(names) == 1 and first != 0)
 
 
 def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:

@@ -105,7 +105,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
 
 def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
     message = r"numbers.csv: line 1 should name the columns, and has numbers"
-    for text in ("1.0\n2.0\n3.0\n", "3\n5\n", "0.5,0.5\n0.6,0.7\n", "1.5,\n2.5,3.5\n"):
+    for text in ("1.0\n2.0\n3.0\n", "3\n5\n", "0.5,0.5\n0.6,0.7\n", "1.5,\n2.5,3.5\n", "nan\n1.5\n", "inf\n1.5\n"):
         (tmp_path / "numbers.csv").write_text(text)
         refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path)
     for header in ("0,1", "2019,2020", "y,z", ",y"):  # an array's columns, years, names, an index without one
