@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epf_jax.results import Diagnostics, Results, check_one_run, component_names, coordinate_names, named_leaves, times
+from epf_jax.naming import component_names, named_leaves
+from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
 
 _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
@@ -25,7 +26,7 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: what it is about: "zero weights", "weights", "moves of theta", "density of theta", "descent", "box",
-            "expansion" or "prediction".
+            "expansion" or "prediction"; of chains, "zero weights" or "mixing".
         where: the time index of the observation, or the name of the parameter, or both.
         message: what was seen.
         advice: what to try.
@@ -62,6 +63,10 @@ class Diagnosis(tuple[Finding, ...]):
 def diagnose(results: Results) -> Diagnosis:
     """What went wrong in a run, in plain words, and what to try: see the module's docstring."""
     check_one_run(results, "diagnose")
+    if results.chains is not None:
+        from epf_jax.chains.mixing import findings as findings_of_chains  # which have their words from here
+
+        return Diagnosis([*findings_of_chains(results.chains)])
     findings = [*_weights(results), *_moves(results), *_densities(results), *_descent(results)]
     if results.diagnostics is not None:
         recorded = (results, results.diagnostics)

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from epf_jax.data import Series
-from epf_jax.results import Results, check_is_results, component_names, named_leaves, times
+from epf_jax.naming import component_names, named_leaves
+from epf_jax.results import Results, check_is_results, times
 from epf_jax.times import axis_of
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
@@ -90,9 +91,10 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
 def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
 
-    Every run is a chain of N draws, the particles picked by their weights (systematically, so that each is there as
-    often as its weight says, to within one) in random order. They are a filter's particles, not a Markov chain: draws
-    that share an ancestor are alike in ways that no autocorrelation shows: ArviZ's effective sample sizes flatter.
+    Markov chains are given as they are, with the log-likelihood of each draw as a sample statistic. Every run of a
+    filter is a chain of N draws, the particles picked by their weights (systematically, so that each is there as often
+    as its weight says, to within one) in random order. They are no Markov chain: draws that share an ancestor are alike
+    in ways that no autocorrelation shows, and ArviZ's effective sample sizes flatter.
 
     Args:
         results: of `epf.run`, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
@@ -104,43 +106,48 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     """
     _, xarray = _library("arviz"), _library("xarray")
     check_is_results(results)
-    batch = results.ess.ndim > 1
-    final = results.final if batch else jax.tree.map(lambda leaf: leaf[None], results.final)
-    rng = np.random.default_rng(seed)
-    picks = np.stack([_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)])
-    posterior = {}
-    for name, leaf in _named_parts(final.theta, final.x, states=True):
-        drawn = np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
-        posterior[name] = (("chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 2))), drawn)
-    coordinates = {"chain": np.arange(picks.shape[0]), "draw": np.arange(picks.shape[1])}
+    draws = _draws(results, seed)
+    posterior = {
+        name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 2))), drawn)
+        for name, drawn in draws.items()
+    }
+    num_chains, num_draws = next(iter(draws.values())).shape[:2]
+    coordinates = {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
     attributes = {"inference_library": "epf_jax"}
     groups = {"posterior": xarray.Dataset(posterior, coordinates, attributes)}
+    if results.chains is not None:
+        likelihoods = {"log_likelihood": (("chain", "draw"), results.chains.log_likelihood)}
+        groups["sample_stats"] = xarray.Dataset(likelihoods, coordinates, attributes)
     if y is not None:
         values = np.asarray(y.y if isinstance(y, Series) else y)
         dims = ("t", *(f"y_dim_{i}" for i in range(values.ndim - 1)))
-        if len(values) != results.ess.shape[-1]:
-            raise ValueError(f"y: expected the {results.ess.shape[-1]} observations of the run, got {len(values)}.")
-        groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": times(results)}, attributes)
+        t = _times_seen(results)
+        if len(values) != len(t):
+            raise ValueError(f"y: expected the {len(t)} observations of the run, got {len(values)}.")
+        groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": t}, attributes)
     return _for_arviz(groups)
 
 
-def chains_to_arviz(chains: Any) -> Any:
-    """The draws of `epf.pmmh` or `epf.particle_gibbs` for ArviZ, the log-evidence at each as a sample statistic."""
-    _, xarray = _library("arviz"), _library("xarray")
-    posterior = {}
-    for name, draws in named_leaves(chains.theta, "theta"):
-        posterior[name] = (
-            ("chain", "draw", *(f"{name}_dim_{i}" for i in range(np.ndim(draws) - 2))),
-            np.asarray(draws),
-        )
-    num_chains, num_draws = np.shape(chains.log_evidence)
-    coordinates = {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
-    attributes = {"inference_library": "epf_jax"}
-    evidence = {"log_evidence": (("chain", "draw"), np.asarray(chains.log_evidence))}
-    return _for_arviz({
-        "posterior": xarray.Dataset(posterior, coordinates, attributes),
-        "sample_stats": xarray.Dataset(evidence, coordinates, attributes),
-    })  # fmt: skip
+def _draws(results: Results, seed: int) -> dict[str, np.ndarray]:
+    """Draws of every leaf of theta and of x, with axes of chains and of draws."""
+    final = results.final
+    if results.chains is not None:
+        shape = results.chains.log_likelihood.shape
+        parts = _named_parts(final.theta, final.x, states=True)
+        return {name: np.reshape(leaf, (*shape, *np.shape(leaf)[1:])) for name, leaf in parts}
+    if results.ess.ndim == 1:
+        final = jax.tree.map(lambda leaf: leaf[None], final)
+    rng = np.random.default_rng(seed)
+    picks = [_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)]
+    return {
+        name: np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
+        for name, leaf in _named_parts(final.theta, final.x, states=True)
+    }
+
+
+def _times_seen(results: Results) -> np.ndarray:
+    """The time index of every observation: a filter's results have a row for each, those of chains one for all."""
+    return times(results) if results.chains is None else np.arange(1, int(results.final.t) + 1)
 
 
 def _for_arviz(groups: dict[str, Any]) -> Any:
@@ -156,9 +163,10 @@ def _stamps(results: Results, series: Any) -> np.ndarray:
         raise ValueError(
             f"series: expected what epf.from_table(table, ..., time='date') gave, with its time stamps, got {series!r}."
         )
-    if len(series.times) != results.ess.shape[-1]:
-        raise ValueError(f"series: expected the {results.ess.shape[-1]} observations of the run, got {series!r}.")
-    return axis_of(series.times)
+    num_seen, num_rows = len(_times_seen(results)), results.ess.shape[-1]
+    if len(series.times) != num_seen:
+        raise ValueError(f"series: expected the {num_seen} observations of the run, got {series!r}.")
+    return axis_of(series.times)[num_seen - num_rows :]
 
 
 def _picks(rng: np.random.Generator, log_weights: np.ndarray) -> np.ndarray:

@@ -28,8 +28,9 @@ from epf_jax.checks import brief, check_key, check_signature, check_whole_number
 from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.naming import scalars
 from epf_jax.proposals import default_proposal
-from epf_jax.results import Results, scalars
+from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
 from epf_jax.series import check_series
 

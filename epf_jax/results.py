@@ -9,10 +9,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
+from epf_jax.naming import component_names, named_leaves
 from epf_jax.quantiles import row_quantiles
 from epf_jax.weights import as_rows, row_moments
 
 if TYPE_CHECKING:
+    from epf_jax.chains import Chains
     from epf_jax.diagnosis import Diagnosis
 
 
@@ -90,7 +92,7 @@ class Diagnostics(NamedTuple):
 
 
 class Results(NamedTuple):
-    """A run of a filter over T observations.
+    """What a method says of T observations: a filter after each of them, Markov chains after the last, in one row.
 
     Attributes:
         theta: summary of the parameters given y_1:t, for every t.
@@ -106,6 +108,9 @@ class Results(NamedTuple):
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
         history: all particles, or None.
         diagnostics: predictive checks, the statistic's health and the particles' descent, or None.
+        chains: of `pmmh` and `particle_gibbs`, the draws chain by chain with R-hat and ESS; None of filters. Their one
+            row has the least ESS of a parameter, a `log_evidence` of NaN, which chains do not estimate, and the draws
+            of theta and x_T as the equally weighted particles of `final`.
     """
 
     theta: Summary
@@ -121,9 +126,12 @@ class Results(NamedTuple):
     final: FilterState
     history: History | None = None
     diagnostics: Diagnostics | None = None
+    chains: "Chains | None" = None
 
     def __repr__(self) -> str:
         """What is known at the end, without the arrays."""
+        if self.chains is not None:
+            return f"<Results of {self.chains!r}>"
         *runs, num_steps = np.shape(self.ess)
         head = f"{runs[0]} runs over {num_steps} observations" if runs else f"{num_steps} observations"
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.theta)):
@@ -155,11 +163,12 @@ class Results(NamedTuple):
     def plot(self, y: Any = None, **options: Any) -> Any:
         """The overview as a matplotlib figure: parameters, states (with the data y, if given), the filter's health.
 
-        `truth`, `title` and other options are those of `epf.plots.plot_overview`.
+        `truth`, `title` and other options are those of `epf.plots.plot_overview`. Of chains, traces and densities: the
+        options are then those of `epf.plots.plot_chains`, and the data are not drawn.
         """
-        from epf_jax.plots import plot_overview
+        from epf_jax.plots import plot_chains, plot_overview
 
-        return plot_overview(self, y, **options)
+        return plot_overview(self, y, **options) if self.chains is None else plot_chains(self, **options)
 
     def to_pandas(self, series: Any = None, *, states: bool = False) -> Any:
         """A tidy `pandas.DataFrame`: see `epf_jax.export.to_pandas`."""
@@ -244,6 +253,16 @@ def check_is_results(results: Any) -> None:
         raise TypeError(f"results: expected what epf.run or epf.replicate gave back, got {type(results).__name__}.")
 
 
+def check_over_time(results: Any, who: str) -> None:
+    """Refuse a batch of runs, and chains, where one run is looked at step by step."""
+    check_one_run(results, who)
+    if results.chains is not None:
+        raise ValueError(
+            f"results: {who} draws a filter's run over time, and these are of chains, which have the last posterior "
+            "alone. results.plot() draws the chains, epf.plots.plot_pairs(results) their posterior."
+        )
+
+
 def check_one_run(results: Any, who: str) -> None:
     """Refuse a batch of runs where one is looked at."""
     check_is_results(results)
@@ -251,19 +270,6 @@ def check_one_run(results: Any, who: str) -> None:
         raise ValueError(
             f"results: {who} looks at one run, and these are {results.ess.shape[0]}. Take one of them, results.one(0)."
         )
-
-
-def named_leaves(tree: Any, otherwise: str) -> list[tuple[str, Any]]:
-    """The leaves of a pytree with their names, `otherwise` for a tree that is one leaf."""
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator=".") or otherwise, leaf) for path, leaf in paths]
-
-
-def component_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """A name for each number of a leaf: its own for a scalar, name[0], name[1], ... or name[0,1] otherwise."""
-    if shape == ():
-        return [name]
-    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 
 def coordinate_names(results: Results) -> list[str]:
@@ -279,54 +285,3 @@ def times(results: Results) -> Int[np.ndarray, " T"]:
     last = int(np.ravel(np.asarray(results.final.t))[0])
     num = results.ess.shape[-1]
     return np.arange(last - num + 1, last + 1)
-
-
-def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.ndarray]:
-    """Every scalar component of a pytree by its name, such as "noise" or "loadings[0,1]", after leading axes.
-
-    Args:
-        tree: a theta, a state, or a summary of one.
-        num_axes: how many axes come before those of a component: 1 for time.
-        root: the name of what is no dict.
-    """
-    found = {}
-    for name, leaf in named_leaves(tree, root):
-        shape = np.shape(leaf)[num_axes:]
-        for component, index in zip(component_names(name, shape), np.ndindex(shape), strict=True):
-            found[component] = np.asarray(leaf)[(..., *index)]
-    return found
-
-
-_SMALL = 64  # numbers; larger arrays are written on their own
-
-
-def pack(row: Any) -> tuple[list[Array], list[Array]]:
-    """The small arrays of a row as one vector for each kind of number: one write a step instead of a dozen."""
-    leaves = jax.tree.leaves(row)
-    kinds: dict[Any, list[Array]] = {}
-    for leaf in leaves:
-        if leaf.size <= _SMALL:
-            kinds.setdefault(_kind(leaf), []).append(jnp.ravel(leaf).astype(_kind(leaf)))
-    return [jnp.concatenate(parts) for parts in kinds.values()], [leaf for leaf in leaves if leaf.size > _SMALL]
-
-
-def unpack(packed: tuple[list[Array], list[Array]], row: Any) -> Any:
-    """The rows of all steps, taken apart again into arrays like those of one row."""
-    leaves, treedef = jax.tree.flatten(row)
-    order = list(dict.fromkeys(_kind(leaf) for leaf in leaves if leaf.size <= _SMALL))
-    vectors, large = dict(zip(order, packed[0], strict=True)), iter(packed[1])
-    used = dict.fromkeys(order, 0)
-    rows = []
-    for leaf in leaves:
-        if leaf.size > _SMALL:
-            rows.append(next(large))
-            continue
-        kind, start = _kind(leaf), used[_kind(leaf)]
-        used[kind] += leaf.size
-        part = vectors[kind][:, start : start + leaf.size]
-        rows.append(part.reshape(part.shape[0], *leaf.shape).astype(leaf.dtype))
-    return jax.tree.unflatten(treedef, rows)
-
-
-def _kind(leaf: Any) -> Any:
-    return leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.result_type(int)

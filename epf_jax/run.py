@@ -28,7 +28,8 @@ from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import check_model, input_rows
-from epf_jax.results import Lineage, Results, pack, record, theta_and_x, unpack
+from epf_jax.packing import pack, unpack
+from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, with_own_inputs
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

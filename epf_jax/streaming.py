@@ -16,7 +16,8 @@ import numpy as np
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
 from epf_jax.filters import Filter, FilterState
 from epf_jax.lines import LineError, Observation
-from epf_jax.results import record, scalars, summaries, theta_and_x
+from epf_jax.naming import scalars
+from epf_jax.results import record, summaries, theta_and_x
 from epf_jax.series import check_series
 from epf_jax.sweep import LEVELS
 

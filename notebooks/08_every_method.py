@@ -64,8 +64,8 @@ for name, filter_ in filters.items():
 # %%
 for name, sample in {"PMMH": epf.pmmh, "particle Gibbs": epf.particle_gibbs}.items():
     start = time.perf_counter()
-    chains = sample(jax.random.key(2), model, y, num_particles=20, num_draws=250 * scale, num_warmup=100 * scale)
-    rows[name] = [chains.mean["phi"], chains.sd["phi"], time.perf_counter() - start]
+    results = sample(jax.random.key(2), model, y, num_particles=20, num_draws=250 * scale, num_warmup=100 * scale)
+    rows[name] = [results.theta.mean["phi"][-1], results.theta.sd["phi"][-1], time.perf_counter() - start]
 
 table = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "seconds"]).astype(float)
 table["z"] = (table["mean"] - mean) / sd  # how far off the exact mean, in exact standard deviations

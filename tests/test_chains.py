@@ -14,7 +14,8 @@ mpl.use("Agg")
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.chains.base import diagnose, summarise_chains
+from epf_jax.chains.base import chains_of, results_of_chains
+from epf_jax.chains.mixing import rhat_and_ess
 from epf_jax.chains.particle_gibbs import PathState, _first_paths, gibbs_kernel, path_density_draw, theta_given_path
 from epf_jax.random import stream
 from epf_jax.weights import Population
@@ -55,10 +56,10 @@ def gibbs_sin():
     return epf.particle_gibbs(jax.random.key(1), SIN, series("sin"), num_particles=8, num_draws=800, num_warmup=200)
 
 
-def assert_posterior(chains, wanted):
-    for name, ess in chains.ess.items():
-        z = (chains.mean[name] - wanted.mean[name][-1]) / wanted.sd[name][-1]
-        ratio = chains.sd[name] / wanted.sd[name][-1]
+def assert_posterior(results, wanted):
+    for name, ess in results.chains.ess.items():
+        z = (results.theta.mean[name][-1] - wanted.mean[name][-1]) / wanted.sd[name][-1]
+        ratio = results.theta.sd[name][-1] / wanted.sd[name][-1]
         # The mean of so many effective draws errs by 1 / sqrt(ESS) sd, their sd by 1 / sqrt(2 ESS); four of either (the
         # squares mix more slowly than the draws do, so twice that for the sd).
         assert abs(z) < 4.0 / np.sqrt(ess)
@@ -67,16 +68,16 @@ def assert_posterior(chains, wanted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("chains", "name"), [(pmmh_ar1, "ar1"), (gibbs_ar1, "ar1"), pytest.param(gibbs_sin, "sin", marks=pytest.mark.slow)]
+    ("results", "name"), [(pmmh_ar1, "ar1"), (gibbs_ar1, "ar1"), pytest.param(gibbs_sin, "sin", marks=pytest.mark.slow)]
 )
-def test_chains_have_the_exact_posterior(chains, name):
-    assert_posterior(chains(), exact_posterior(name))
+def test_chains_have_the_exact_posterior(results, name):
+    assert_posterior(results(), exact_posterior(name))
 
 
 @pytest.mark.slow
 def test_the_likelihoods_are_those_of_the_draws():
-    chains = pmmh_ar1()
-    phi, estimates = (np.ravel(part)[::300] for part in (chains.theta["phi"], chains.log_evidence))
+    chains = pmmh_ar1().chains
+    phi, estimates = (np.ravel(part)[::300] for part in (chains.theta["phi"], chains.log_likelihood))
     wanted = jax.jit(jax.vmap(lambda phi: exact.kalman_log_evidence(AR1, {"phi": phi}, series("ar1"))[-1]))(phi)
     # With 20 fully adapted particles and T = 50 the estimates' own standard deviation is 0.3 (measured).
     np.testing.assert_allclose(estimates, wanted, atol=1.5)
@@ -84,8 +85,8 @@ def test_the_likelihoods_are_those_of_the_draws():
 
 @pytest.mark.slow
 def test_gibbs_chains_choose_how_theta_is_drawn():
-    assert "theta by the conjugate statistic" in gibbs_ar1().description
-    np.testing.assert_array_equal(gibbs_ar1().acceptance, 1.0)
+    assert "theta by the conjugate statistic" in gibbs_ar1().chains.description
+    np.testing.assert_array_equal(gibbs_ar1().chains.acceptance, 1.0)
     assert theta_given_path(epf.models.cauchy_ar1(), None, None)[1] == "the scale_mixture statistic"
     assert theta_given_path(SIN, None, None)[1] == "slice_sampler on the path's density"
     assert theta_given_path(AR1, None, epf.random_walk())[1] == "random_walk on the path's density"
@@ -97,8 +98,8 @@ def test_two_positive_parameters_agree_with_kalman(method):
     model = epf.models.local_level()
     _, y = epf.simulate(KEY, model, {"level_noise": 0.5, "observation_noise": 1.0}, 60)
     axes = {"level_noise": np.linspace(0.02, 2.5, 120), "observation_noise": np.linspace(0.3, 2.5, 110)}
-    chains = method(jax.random.key(1), model, y, num_draws=3000)
-    assert_posterior(chains, exact.kalman(model, y, axes))
+    results = method(jax.random.key(1), model, y, num_draws=3000)
+    assert_posterior(results, exact.kalman(model, y, axes))
 
 
 @pytest.mark.slow
@@ -109,9 +110,9 @@ def test_heavy_tails_agree_with_quadrature(option):
     wanted = exact.quadrature(model, y, {"a": np.linspace(-1, 2, 201)}, exact.nodes_around(y, 7.0, 71))
     options = {} if option == "scale_mixture" else {"sampler": epf.random_walk(num_steps=10)}
     guide = epf.guided(lambda theta, x, y, u: dist.StudentT(2.0, 0.5 * (theta["a"] * x + y), 1.0))
-    chains = epf.particle_gibbs(jax.random.key(1), model, y, proposal=guide, num_draws=2000, **options)
-    assert option in chains.description
-    assert_posterior(chains, wanted)
+    results = epf.particle_gibbs(jax.random.key(1), model, y, proposal=guide, num_draws=2000, **options)
+    assert option in results.chains.description
+    assert_posterior(results, wanted)
 
 
 @pytest.mark.slow
@@ -119,9 +120,9 @@ def test_pmmh_takes_any_filter_of_the_library():
     def filter_of(known):
         return epf.bootstrap_filter(known, 100, resample=epf.when_ess_below(0.5, epf.stratified))
 
-    chains = epf.pmmh(jax.random.key(1), AR1, series("ar1"), filter_of=filter_of, num_draws=3000)
-    assert "proposal bootstrap, resampling stratified when the ESS is below 0.5 N" in chains.description
-    assert_posterior(chains, exact_posterior("ar1"))
+    results = epf.pmmh(jax.random.key(1), AR1, series("ar1"), filter_of=filter_of, num_draws=3000)
+    assert "proposal bootstrap, resampling stratified when the ESS is below 0.5 N" in results.chains.description
+    assert_posterior(results, exact_posterior("ar1"))
 
 
 def test_gibbs_steps_leave_the_joint_distribution_as_it_is():
@@ -171,7 +172,7 @@ def autoregressions(rho, num_draws=4000, num_chains=4):
 
 
 def test_ess_of_an_autoregression_is_the_known_one():
-    rhat, ess = diagnose(autoregressions(0.8))
+    rhat, ess = rhat_and_ess(autoregressions(0.8))
     # 16000 (1 - rho) / (1 + rho) = 1778; the estimate's own error is some 10% here
     assert 1778 / 1.3 < ess < 1778 * 1.3
     assert rhat < 1.01
@@ -179,10 +180,10 @@ def test_ess_of_an_autoregression_is_the_known_one():
 
 def test_rhat_sees_chains_that_differ_in_place_or_in_spread():
     draws = autoregressions(0.5)
-    assert diagnose(draws + 0.5 * np.arange(4)[:, None])[0] > 1.1
-    assert diagnose(draws * (1 + np.arange(4)[:, None]))[0] > 1.1
+    assert rhat_and_ess(draws + 0.5 * np.arange(4)[:, None])[0] > 1.1
+    assert rhat_and_ess(draws * (1 + np.arange(4)[:, None]))[0] > 1.1
     heavy = np.tan(np.pi * np.random.default_rng(1).uniform(-0.5, 0.5, (4, 1000)))  # no variance, and none needed
-    assert diagnose(heavy)[0] < 1.01
+    assert rhat_and_ess(heavy)[0] < 1.01
 
 
 @pytest.mark.parametrize(
@@ -195,24 +196,67 @@ def test_rhat_sees_chains_that_differ_in_place_or_in_spread():
     ids=["apart", "slow", "stuck"],
 )
 def test_bad_chains_are_reported_with_remedies(draws, acceptance, message):
+    nothing = np.zeros(draws.shape)
+    chains = chains_of({"a": draws}, nothing, np.full(draws.shape, acceptance), nothing, "test")
     with pytest.warns(RuntimeWarning, match=message):
-        summarise_chains(
-            {"a": draws}, np.zeros(draws.shape), np.full(draws.shape, acceptance), np.zeros(draws.shape), "test"
-        )
+        results = results_of_chains(chains, nothing, 10, (0.5,))
+    assert [(found.kind, found.where) for found in results.diagnose()] == [("mixing", "a")]
 
 
 # ------------------------------------------------------------------------------------------------------ how they are used
 
 
-def test_chains_print_a_table_and_summarise_every_parameter():
-    chains = pmmh_ar1()
-    printed = repr(chains)
-    assert "PMMH, likelihood by a parameter filter: 20 particles" in printed
+def test_results_of_chains_are_those_of_any_method_in_one_row():
+    results = pmmh_ar1()
+    chains = results.chains
+    printed = repr(results)
+    assert printed.startswith("<Results of PMMH, likelihood by a parameter filter: 20 particles")
     assert "4 chains x 1500 draws" in printed
-    assert f"{chains.mean['phi']:.4g}" in printed
-    assert chains.theta["phi"].shape == chains.log_evidence.shape == (4, 1500)
-    assert chains.quantiles((0.1, 0.5))["phi"].shape == (2,)
+    assert f"{np.mean(chains.theta['phi']):.4g}" in printed
+    assert chains.theta["phi"].shape == chains.log_likelihood.shape == (4, 1500)
     assert chains.acceptance.shape == chains.num_collapsed.shape == (4,)
+    # float32 sums of 6000 numbers of order one, in some order: 1e-5 is a hundred roundings
+    np.testing.assert_allclose(results.theta.mean["phi"], [np.mean(chains.theta["phi"])], rtol=1e-5)
+    np.testing.assert_allclose(results.theta.sd["phi"], [np.std(chains.theta["phi"])], rtol=1e-4)
+    assert results.theta.quantiles["phi"].shape == (1, 5)
+    between = np.quantile(chains.theta["phi"], np.asarray(results.levels)[:, None] + [-1e-3, 1e-3])
+    assert np.all(
+        (between[:, 0] <= results.theta.quantiles["phi"][0]) & (results.theta.quantiles["phi"][0] <= between[:, 1])
+    )
+    np.testing.assert_allclose(results.ess, [chains.ess["phi"]], rtol=1e-5)
+    assert np.isnan(results.log_evidence).tolist() == [True]
+    assert results.to_pandas(states=True)[["t", "parameter"]].values.tolist() == [[50, "phi"], [50, "x"]]
+    assert results.to_xarray()["phi_mean"].shape == (1,)
+    assert results.diagnose() == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("results", [pmmh_ar1, gibbs_ar1])
+def test_the_last_state_is_drawn_with_theta(results):
+    """Its posterior is a mixture of Kalman's over the exact posterior of phi."""
+    results, wanted = results(), exact_posterior("ar1")
+    ess = float(results.ess[-1])
+    weights = np.exp(wanted.log_density[-1])
+    mean, sd = jax.jit(jax.vmap(last_state))(wanted.axes["phi"])
+    expected = np.average(mean, weights=weights)
+    spread = np.sqrt(np.average(sd**2 + (mean - expected) ** 2, weights=weights))
+    # as for theta: four standard errors of so many effective draws
+    assert abs(results.x.mean[-1] - expected) < 4.0 / np.sqrt(ess) * spread
+    assert abs(results.x.sd[-1] / spread - 1) < 8.0 / np.sqrt(2 * ess)
+    ahead = epf.forecast(KEY, AR1, results.final, 2)
+    assert np.all(np.isfinite(ahead.y.mean))
+
+
+def last_state(phi):
+    """Mean and sd of x_T given phi, by the Kalman filter of x' = phi x + N(0, 1), y = x + N(0, 0.25)."""
+
+    def step(carry, y):
+        m, v = phi * carry[0], phi**2 * carry[1] + 1.0
+        gain = v / (v + 0.25)
+        return (m + gain * (y - m), (1 - gain) * v), None
+
+    (m, v), _ = jax.lax.scan(step, (0.0, 1.0), series("ar1"))
+    return m, jnp.sqrt(v)
 
 
 def test_chains_are_drawn_beside_the_exact_density():
@@ -223,6 +267,9 @@ def test_chains_are_drawn_beside_the_exact_density():
     assert [text.get_text() for text in density.get_legend().get_texts()] == ["exact"]
     with pytest.raises(ValueError, match=r"^truth: expected the prior's structure"):
         pmmh_ar1().plot(truth={"psi": 0.7})
+    with pytest.raises(ValueError, match=r"^results: plot_theta draws a filter's run over time"):
+        epf.plots.plot_theta(pmmh_ar1())
+    assert len(epf.plots.plot_pairs(pmmh_ar1()).axes) == 1
 
 
 @pytest.mark.slow
@@ -233,10 +280,11 @@ def test_chains_take_every_kind_of_theta_in_both_precisions(method, model_name, 
     model = MODELS[model_name]()
     _, y = epf.simulate(KEY, model, TRUTHS[model_name], 6)
     y = y.at[1].set(jnp.nan)
-    chains = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
-    assert jax.tree.structure(chains.mean) == jax.tree.structure(model.shapes.theta)
-    assert all(leaf.dtype == precision for leaf in jax.tree.leaves((chains.theta, chains.log_evidence)))
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((chains.theta, chains.log_evidence)))
+    results = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
+    assert jax.tree.structure(results.theta.mean) == jax.tree.structure(model.shapes.theta)
+    drawn = jax.tree.leaves((results.chains.theta, results.chains.log_likelihood, results.theta, results.x))
+    assert all(leaf.dtype == precision for leaf in drawn)
+    assert all(np.all(np.isfinite(leaf)) for leaf in drawn)
 
 
 @cache
@@ -261,14 +309,15 @@ def test_gibbs_chains_begin_with_paths_of_any_model():
 def test_chains_take_counts(method):
     model = counts()
     _, y = epf.simulate(KEY, model, {"scale": 3.0}, 6)
-    chains = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
-    assert np.all(np.isfinite(chains.theta["scale"]))
+    results = method(KEY, model, y, num_particles=5, num_draws=10, num_warmup=5, num_chains=2)
+    assert np.all(np.isfinite(results.theta.mean["scale"]))
 
 
 def test_observations_that_the_model_rules_out_are_reported():
     draws = autoregressions(0.5)
+    chains = chains_of({"a": draws}, draws, np.ones(draws.shape), np.ones(draws.shape), "test")
     with pytest.warns(RuntimeWarning, match=r"^Every particle had zero weight.*up to 100% of a chain's draws"):
-        summarise_chains({"a": draws}, draws, np.ones(draws.shape), np.ones(draws.shape), "test")
+        results_of_chains(chains, draws, 10, (0.5,))
 
 
 @pytest.mark.slow
@@ -276,7 +325,7 @@ def test_a_progress_bar_changes_no_number(capsys):
     again = epf.particle_gibbs(
         jax.random.key(1), AR1, series("ar1"), num_particles=8, num_draws=800, num_warmup=100, progress=True
     )
-    np.testing.assert_array_equal(again.theta["phi"], gibbs_ar1().theta["phi"])
+    np.testing.assert_array_equal(again.chains.theta["phi"], gibbs_ar1().chains.theta["phi"])
     assert "sampling" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 from conformance import vector_theta
 
 import epf_jax as epf
-from epf_jax.chains.base import Chains
+from epf_jax.chains.base import chains_of, results_of_chains
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker: what is made for all of these tests is made once
 
@@ -68,11 +68,17 @@ def test_one_run_of_many_is_taken_out(three):
         three.one(3)
 
 
+@pytest.mark.filterwarnings("ignore:The chains disagree")
 def test_chains_go_to_arviz_as_they_are():
-    theta = {"phi": np.arange(6.0).reshape(2, 3)}
-    nothing: dict = {}
-    chains = Chains(theta, np.zeros((2, 3)), np.ones(2), nothing, nothing, np.zeros(2, int))
-    np.testing.assert_array_equal(chains.to_arviz()["posterior"]["phi"].values, theta["phi"])
+    theta, x = {"phi": np.arange(8.0).reshape(2, 4)}, np.arange(16.0).reshape(2, 4, 2)
+    chains = chains_of(theta, np.zeros((2, 4)), np.ones((2, 4)), np.zeros((2, 4)), "test")
+    results = results_of_chains(chains, x, T, (0.5,))
+    found = results.to_arviz(np.asarray(Y))
+    np.testing.assert_array_equal(found["posterior"]["phi"].values, theta["phi"])
+    np.testing.assert_array_equal(found["posterior"]["x"].values, x)
+    assert found["sample_stats"]["log_likelihood"].shape == (2, 4)
+    assert found["observed_data"]["y"].shape == np.shape(Y)
+    assert results.to_pandas(dated(T))[["t", "time"]].astype(str).values.tolist() == [[str(T), f"2024-01-{T}"]]
 
 
 def test_vectors_get_a_row_for_each_component(vectors):

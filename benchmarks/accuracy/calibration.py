@@ -59,8 +59,8 @@ def by_chains(sample: Callable[..., Any], num_particles: int, keys: Any, y: Any)
     """Thinned draws of Markov chains: nearly independent."""
     build, rows = model(), []
     for key, series in zip(keys, y, strict=True):
-        chains = sample(key, build, series, num_particles=num_particles, num_draws=500, num_warmup=250)
-        pooled = np.asarray(chains.theta["phi"]).reshape(-1)
+        results = sample(key, build, series, num_particles=num_particles, num_draws=500, num_warmup=250)
+        pooled = np.asarray(results.final.theta["phi"])
         rows.append(pooled[np.linspace(0, len(pooled) - 1, NUM_DRAWS).astype(int)])
     return np.stack(rows)
 

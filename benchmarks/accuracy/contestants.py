@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 import epf_jax as epf
 from benchmarks.accuracy import peer_methods
@@ -20,7 +19,7 @@ class Contestant(NamedTuple):
     """A method: `estimate(key, model, y, size, proposal)` gives an `Estimate`; sizes are those of the budgets.
 
     One of another library names the package that it `needs`; one that takes minutes a series on a thousand
-    observations says how many are the `most`.
+    observations says how many are the `most` at each budget.
     """
 
     label: str
@@ -29,7 +28,7 @@ class Contestant(NamedTuple):
     online: bool = True
     fits: Callable[[epf.StateSpaceModel], bool] = lambda model: True
     needs: str | None = None
-    most: int | None = None
+    most: tuple[int, int, int] | None = None
 
 
 class Estimate(NamedTuple):
@@ -41,14 +40,17 @@ class Estimate(NamedTuple):
     log_evidence: Any
 
 
+def last_row(results: epf.Results) -> Estimate:
+    """What any method of this library says after the last observation."""
+    return Estimate(*jax.tree.map(lambda leaf: leaf[-1], (*results.theta, results.log_evidence)))
+
+
 def online(build: Callable[..., epf.Filter]) -> Callable[..., Estimate]:
     """An estimate by a filter of this library, `build(model, size, num_steps, proposal)`."""
     kept = cache(build)  # one filter for all series of a job, so that it compiles once
 
     def estimate(key, model, y, size, proposal):
-        results = epf.run(key, kept(model, size, len(y), proposal), y, levels=LEVELS)
-        last = jax.tree.map(lambda leaf: leaf[-1], (results.theta.mean, results.theta.sd, results.theta.quantiles))
-        return Estimate(*last, results.log_evidence[-1])
+        return last_row(epf.run(key, kept(model, size, len(y), proposal), y, levels=LEVELS))
 
     return estimate
 
@@ -59,8 +61,7 @@ def by_chains(sample: Callable[..., Any]) -> Callable[..., Estimate]:
     def estimate(key, model, y, size, proposal):
         num_particles, num_draws = size
         sizes = {"num_particles": num_particles, "num_draws": num_draws, "num_warmup": num_draws // 2}
-        chains = sample(key, model, y, proposal=proposal, **sizes)
-        return Estimate(chains.mean, chains.sd, chains.quantiles(LEVELS), np.nan)
+        return last_row(sample(key, model, y, proposal=proposal, levels=LEVELS, **sizes))
 
     return estimate
 
@@ -146,15 +147,18 @@ CONTESTANTS = [
     Contestant("particle Gibbs", ((5, 30), (10, 100), (20, 300)), by_chains(epf.particle_gibbs), online=False),
     Contestant("smcx: Liu-West", (100, 1000, 10_000), by_peer(peer_methods.smcx_liu_west), needs="smcx"),
     Contestant(
-        "smcx: SMC^2", ((16, 16), (64, 64), (256, 256)), by_peer(peer_methods.smcx_smc2), needs="smcx", most=300
+        "smcx: SMC^2",
+        ((16, 16), (64, 64), (256, 256)),
+        by_peer(peer_methods.smcx_smc2),
+        needs="smcx",
+        most=(300, 300, 300),
     ),
     Contestant(
         "particles: SMC^2",
         ((16, 16), (64, 32), (256, 64)),
         by_peer(peer_methods.particles_smc2),
-        fits=lambda model: peer_methods.particles_model(model) is not None,
         needs="particles",
-        most=300,
+        most=(1000, 1000, 300),
     ),
 ]
 BY_LABEL = {contestant.label: contestant for contestant in CONTESTANTS}

@@ -62,7 +62,7 @@ class Task(NamedTuple):
 def contend(task: Task) -> dict[str, Any]:
     """The row of a task, or why there is none; one method's failure stops no other."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
-    if reason := _out_of_contest(contest, contestant):
+    if reason := _out_of_contest(contest, contestant, task.budget):
         return {**task.row, "skipped": reason}
     try:
         y, golds = data(task.model, task.num_series)
@@ -72,10 +72,10 @@ def contend(task: Task) -> dict[str, Any]:
         return {**task.row, "failed": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _out_of_contest(contest: Contest, contestant: Contestant) -> str | None:
+def _out_of_contest(contest: Contest, contestant: Contestant, budget: str) -> str | None:
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
-    if contestant.most is not None and contest.num_steps > contestant.most:
+    if contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(budget)]:
         return f"takes minutes for a series of {contest.num_steps}"
     return None if contestant.fits(contest.model()) else "does not fit the model"
 
@@ -132,9 +132,9 @@ def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> di
 
 
 def _finished(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows that need no second run: one that failed, or whose package was missing, is tried again."""
+    """The rows that need no second run: one that failed, or was passed over, is tried again."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if "failed" not in row and "is not installed" not in row.get("skipped", "")]
+    return [row for row in rows if "failed" not in row and "skipped" not in row]
 
 
 def draw(rows: list[dict[str, Any]]) -> None:

@@ -2,8 +2,7 @@
 
 smcx takes functions, which are made from this library's models: its parameters are the unconstrained coordinates, its
 first state has been moved once, since our x_0 has no observation, and its inner filters draw from the transition.
-particles takes classes, which are written out here for NumPy; where the model allows it they have the optimal proposal,
-as this library's methods have by default, and the observation of x_0 tells nothing.
+particles takes classes, which `particles_models` has.
 
 smcx's SMC^2 defines and compiles its functions anew at every call; its seconds have that in them.
 """
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import epf_jax as epf
-from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.densities import observed_log_prob
 from epf_jax.quantiles import quantiles
 from epf_jax.weights import mean_and_sd
 
@@ -100,92 +99,17 @@ def _jitted_liu_west(model: epf.StateSpaceModel, size: int) -> Callable:
     return run
 
 
-def particles_model(model: epf.StateSpaceModel) -> tuple[Any, dict[str, Any], Any]:
-    """The model's class for particles, its prior, and the kind of filter; None where it was not written out."""
-    from particles import distributions as d
-    from particles import state_space_models as ssm
-
-    class AfterTheFirst(ssm.StateSpaceModel):
-        """x_0 ~ N(0, 1), whose observation is 0 whatever it is."""
-
-        def PX0(self):  # noqa: N802
-            return d.Normal()
-
-        def PY(self, t, xp, x):  # noqa: N802
-            return d.Normal(loc=0.0 * x) if t == 0 else self.observed(x)
-
-    class Adapted(AfterTheFirst):
-        """x_t = f(x_{t-1}) + N(0, 1), y_t = x_t + N(0, sensor^2), with the optimal proposal."""
-
-        def PX(self, t, xp):  # noqa: N802
-            return d.Normal(loc=self.f(xp))
-
-        def observed(self, x):
-            return d.Normal(loc=x, scale=self.sensor)
-
-        def proposal0(self, data):
-            return self.PX0()
-
-        def proposal(self, t, xp, data):
-            gain = 1.0 / (1.0 + self.sensor**2)
-            return d.Normal(loc=self.f(xp) + gain * (data[t] - self.f(xp)), scale=np.sqrt(1.0 - gain))
-
-    class Sinusoid(Adapted):
-        sensor = 0.1
-
-        def f(self, x):
-            return np.sin(self.theta * x)
-
-    class Star(Adapted):
-        sensor = 0.1
-
-        def f(self, x):
-            share = 1.0 / (1.0 + np.exp(-self.gamma * (x - self.c)))
-            return (0.9 * (1.0 - share) + 0.1 * share) * x
-
-    class Autoregression(Adapted):
-        sensor = 0.5
-
-        def f(self, x):
-            return self.phi * x
-
-    class Volatility(AfterTheFirst):
-        def PX(self, t, xp):  # noqa: N802
-            return d.Normal(loc=self.level + self.persistence * (xp - self.level), scale=np.sqrt(self.variance))
-
-        def observed(self, x):
-            return d.Normal(loc=0.0, scale=np.exp(x / 2.0))
-
-    known: dict[frozenset, Any] = {
-        frozenset({"theta"}): (Sinusoid, {"theta": d.Normal(scale=0.2)}, ssm.GuidedPF),
-        frozenset({"gamma", "c"}): (
-            Star, {"gamma": d.Normal(loc=0.5, scale=0.5), "c": d.Normal(loc=2.0)}, ssm.GuidedPF,
-        ),
-        frozenset({"phi"}): (Autoregression, {"phi": d.Normal(scale=0.5)}, ssm.GuidedPF),
-        frozenset({"level", "persistence", "variance"}): (
-            Volatility,
-            {
-                "level": d.Normal(),
-                "persistence": d.TruncNormal(mu=0.9, sigma=0.1, a=-1.0, b=1.0),
-                "variance": d.InvGamma(a=2.5, b=0.075),
-            },
-            ssm.Bootstrap,
-        ),
-    }  # fmt: skip
-    return known.get(frozenset(model.prior))  # type: ignore[return-value]
-
-
 def particles_smc2(key, model, y, size, proposal):
     import particles
     from particles import distributions as d
     from particles import smc_samplers
 
+    from benchmarks.accuracy.particles_models import written_for
+
     if not hasattr(np, "float"):  # particles 0.3 asks for what NumPy 1.24 took away
         np.float = float  # type: ignore[attr-defined]  # noqa: NPY001
-    if not agrees(model):
-        raise ValueError("the class written out for particles has other densities than the model")
     num_theta, num_x = size
-    kind, prior, filter_kind = particles_model(model)
+    kind, prior, filter_kind = written_for(model)
     np.random.seed(int(jax.random.randint(key, (), 0, 2**31 - 1)))  # noqa: NPY002  particles draws from the global one
     data = np.concatenate([[0.0], np.asarray(y)])
     smc2 = smc_samplers.SMC2(
@@ -197,16 +121,3 @@ def particles_smc2(key, model, y, size, proposal):
     at_zero = -0.5 * np.log(2.0 * np.pi)  # what the observation of x_0 adds
     theta = {name: run.X.theta[name] for name in prior}
     return summary(theta, jnp.log(jnp.asarray(run.wgts.W)), run.logLt - at_zero)
-
-
-def agrees(model: epf.StateSpaceModel) -> bool:
-    """Whether the class written out for particles has the densities of the model, at a few points."""
-    kind, _, _ = particles_model(model)
-    coordinates = model.parameters
-    theta = coordinates.to_theta(coordinates.centre)
-    theirs = kind(**{name: float(value) for name, value in theta.items()})
-    pairs = []
-    for x_prev, x, y in ((0.3, -0.4, 0.2), (1.5, 2.0, -1.0), (-2.0, 0.1, 0.6)):
-        pairs.append((theirs.PX(1, np.array([x_prev])).logpdf(np.array([x])), log_prob(model.transition(theta, x_prev, None), x)))  # fmt: skip  # noqa: E501
-        pairs.append((theirs.PY(1, None, np.array([x])).logpdf(np.array([y])), log_prob(model.observation(theta, x, None), y)))  # fmt: skip  # noqa: E501
-    return all(np.allclose(a, b, atol=1e-4) for a, b in pairs)

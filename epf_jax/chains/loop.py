@@ -21,13 +21,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.chains.base import Chains, summarise_chains
+from epf_jax.chains.base import chains_of, results_of_chains
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
 from epf_jax.random import normal, stream
-from epf_jax.run import run_jitted
+from epf_jax.results import Results
+from epf_jax.run import check_levels, run_jitted
 from epf_jax.weights import Population, population
 
 _SCOUTS = 500  # particles of the filter that finds where the chains start
@@ -37,10 +38,11 @@ _PIECES = 50  # between which a progress bar moves
 
 
 class Draw(NamedTuple):
-    """What a kernel reports: theta's unconstrained coordinates, and what belongs to them."""
+    """What a kernel reports: theta's unconstrained coordinates, x_T, and what belongs to them."""
 
     z: Float[Array, " P"]
-    log_evidence: Float[Array, ""]
+    x: Float[Array, " *x"]
+    log_likelihood: Float[Array, ""]
     acceptance: Float[Array, ""]
     collapsed: Array
 
@@ -52,20 +54,21 @@ class Tuning(NamedTuple):
     covariance: Float[Array, "P P"]
 
 
-class Lengths(NamedTuple):
-    """How many chains, and how long."""
+class Plan(NamedTuple):
+    """How many chains, how long, and the quantile levels of what they find."""
 
     num_chains: int
     num_warmup: int
     num_draws: int
+    levels: tuple[float, ...]
 
 
-def check_lengths(key: Any, num_chains: Any, num_warmup: Any, num_draws: Any) -> tuple[PRNGKeyArray, Lengths]:
-    """The key that the chains draw with, and their lengths, or an error."""
+def check_plan(key: Any, num_chains: Any, num_warmup: Any, num_draws: Any, levels: Any) -> tuple[PRNGKeyArray, Plan]:
+    """The key that the chains draw with, and what is planned, or an error."""
     check_whole_number("num_chains", num_chains, least=2, hint="R-hat compares chains: four is a good start.")
     check_whole_number("num_warmup", num_warmup, hint="A thousand is a good start.")
     check_whole_number("num_draws", num_draws, least=4, hint="A few thousand is a good start.")
-    return stream(check_key(key)), Lengths(num_chains, num_warmup, num_draws)
+    return stream(check_key(key)), Plan(num_chains, num_warmup, num_draws, check_levels(levels))
 
 
 def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: int) -> tuple[Array, Tuning]:
@@ -93,11 +96,11 @@ def run_chains(
     kernel: Callable,
     states: Any,
     tuning: Tuning,
-    data: Any,
-    lengths: Lengths,
+    data: tuple[Array, Any],
+    plan: Plan,
     progress: bool,
     description: str,
-) -> Chains:
+) -> Results:
     """All chains through their warm-up and their draws.
 
     Args:
@@ -106,23 +109,24 @@ def run_chains(
         kernel: one step of one chain; one object for one algorithm, so that it is compiled once.
         states: the kernel's states, with a leading axis of chains.
         tuning: where the population begins.
-        data: what the kernel is given at every step.
-        lengths: how many chains, and how long.
+        data: what the kernel is given at every step: the series, and the rows of its inputs.
+        plan: how many chains, and how long.
         progress: whether to show a progress bar.
         description: the algorithm in words.
     """
-    total = lengths.num_warmup + lengths.num_draws
+    total = plan.num_warmup + plan.num_draws
     size = -(-total // _PIECES) if progress else total
     carry, pieces = (states, tuning), []
     with tqdm(total=total, unit="draw", desc="sampling", disable=not progress) as bar:
         for first in range(0, total, size):
             turns = jnp.arange(first, min(first + size, total))
-            carry, drawn = _scan(kernel, model, key, carry, turns, lengths.num_warmup, data)
+            carry, drawn = _scan(kernel, model, key, carry, turns, plan.num_warmup, data)
             pieces.append(jax.block_until_ready(drawn))
             bar.update(len(turns))
-    drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts)[lengths.num_warmup :].swapaxes(0, 1), *pieces)
+    drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts)[plan.num_warmup :].swapaxes(0, 1), *pieces)
     theta = jax.jit(jax.vmap(jax.vmap(model.parameters.to_theta)))(drawn.z)
-    return summarise_chains(theta, drawn.log_evidence, drawn.acceptance, drawn.collapsed, description)
+    chains = chains_of(theta, drawn.log_likelihood, drawn.acceptance, drawn.collapsed, description)
+    return results_of_chains(chains, drawn.x, len(data[0]), plan.levels)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

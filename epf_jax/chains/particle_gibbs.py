@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.chains.base import Chains
-from epf_jax.chains.loop import Draw, check_lengths, run_chains, scout
+from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_whole_number
 from epf_jax.conditional import redraw_path
 from epf_jax.filters import bootstrap_filter
@@ -28,6 +27,8 @@ from epf_jax.filters.parameter import check_statistic
 from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, simulate
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.random import threefry
+from epf_jax.results import Results
+from epf_jax.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.series import check_series
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
@@ -56,9 +57,13 @@ def particle_gibbs(
     sampler: Sampler | None = None,
     proposal: Proposal | None = None,
     inputs: Any = None,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
-) -> Chains:
+) -> Results:
     """The posterior of theta given a whole series, by particle Gibbs with ancestor sampling.
+
+    The `Results` have one row, of all observations: `results.theta.mean["phi"][-1]`, as of a filter. The draws, R-hat
+    and ESS are in `results.chains`.
 
     Args:
         key: a random key.
@@ -76,12 +81,13 @@ def particle_gibbs(
         proposal: how states are drawn: `epf.fully_adapted(model)` where the model allows it, `epf.bootstrap()`
             elsewhere.
         inputs: one row per observation, or None for the time index.
+        levels: quantile levels of the summaries.
         progress: whether to show a progress bar.
     """
     check_is_model(model)
     check_model_learns(model, "particle_gibbs")
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
-    key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
+    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels)
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if statistic is not None:
@@ -96,7 +102,7 @@ def particle_gibbs(
     states = PathState(z, _first_paths(key_paths, model, z, y.shape[0], rows))
     kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
     description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
-    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, progress, description)
 
 
 @lru_cache(maxsize=64)
@@ -113,7 +119,8 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         begins = jnp.arange(len(y)) == 0
         redrawn = redraw_path(key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins)
         z = coordinates.to_vector(theta)
-        drawn = Draw(z, redrawn.log_evidence, info.acceptance.astype(z.dtype), redrawn.num_collapsed > 0)
+        acceptance = info.acceptance.astype(z.dtype)
+        drawn = Draw(z, redrawn.x[-1], redrawn.log_evidence, acceptance, redrawn.num_collapsed > 0)
         return PathState(z, redrawn.x), drawn
 
     return kernel

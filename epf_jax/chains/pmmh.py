@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.chains.base import Chains
-from epf_jax.chains.loop import Draw, check_lengths, run_chains, scout
+from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, known
@@ -28,17 +27,19 @@ from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import in_order, is_quasi_random
 from epf_jax.random import normal
-from epf_jax.resampling import systematic
-from epf_jax.run import check_filter, run_jitted
+from epf_jax.resampling import independent_ancestors, systematic
+from epf_jax.results import Results
+from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
 from epf_jax.series import check_series
 from epf_jax.statistics.base import check_model_learns
 
 
 class _State(NamedTuple):
-    """Theta's coordinates, and the estimate that they came with."""
+    """Theta's coordinates, and what came with them: the estimate, and a draw of x_T from its particles."""
 
     z: Float[Array, " P"]
-    log_evidence: Float[Array, ""]
+    log_likelihood: Float[Array, ""]
+    x: Float[Array, " *x"]
 
 
 def pmmh(
@@ -53,9 +54,13 @@ def pmmh(
     proposal: Proposal | None = None,
     filter_of: Callable[[StateSpaceModel], Filter] | None = None,
     inputs: Any = None,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
-) -> Chains:
+) -> Results:
     """The posterior of theta given a whole series, by particle marginal Metropolis-Hastings.
+
+    The `Results` have one row, of all observations: `results.theta.mean["phi"][-1]`, as of a filter. The draws, R-hat
+    and ESS are in `results.chains`.
 
     Args:
         key: a random key.
@@ -71,12 +76,13 @@ def pmmh(
         filter_of: `filter_of(model)`, another filter to estimate the likelihood by, of the model with theta put in:
             `lambda known: epf.bootstrap_filter(known, 500, resample=epf.in_order())`, say. Keep it, too.
         inputs: one row per observation, or None for the time index.
+        levels: quantile levels of the summaries.
         progress: whether to show a progress bar.
     """
     check_is_model(model)
     check_model_learns(model, "pmmh")
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
-    key, lengths = check_lengths(key, num_chains, num_warmup, num_draws)
+    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels)
     if filter_of is None:
         proposal = default_proposal(model) if proposal is None else proposal
         check_proposal(proposal, model)
@@ -98,10 +104,11 @@ def pmmh(
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
-    states = _State(z, jnp.full(num_chains, -jnp.inf, z.dtype))
+    nothing = jnp.full((num_chains, *example.model.shapes.x.shape), jnp.nan, z.dtype)
+    states = _State(z, jnp.full(num_chains, -jnp.inf, z.dtype), nothing.astype(example.model.shapes.x.dtype))
     description = f"PMMH, likelihood by a {example.description}"
     kernel = pmmh_kernel(model, filter_at)
-    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), lengths, progress, description)
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, progress, description)
 
 
 @lru_cache(maxsize=64)
@@ -110,19 +117,22 @@ def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) ->
     coordinates = model.parameters
 
     def estimate(key, z, y, rows):
-        filter_ = filter_at(coordinates.to_theta(z))
-        return run_jitted(filter_, (), False, None, False, key, None, y, rows).log_evidence[-1]
+        key_run, key_state = jax.random.split(key)
+        final = run_jitted(filter_at(coordinates.to_theta(z)), (), False, None, False, key_run, None, y, rows).final
+        return _State(z, final.log_evidence, final.x[independent_ancestors(key_state, final.log_weights, 1)[0]])
 
     def kernel(key, state, population, data):
         key_move, key_filter, key_accept = jax.random.split(key, 3)
         step = population.scale_tril @ normal(key_move, state.z.shape, state.z.dtype)
         z = state.z + 2.38 / jnp.sqrt(coordinates.dim) * step
-        log_evidence = estimate(key_filter, z, *data)
-        log_ratio = coordinates.log_prior(z) - coordinates.log_prior(state.z) + log_evidence - state.log_evidence
+        new = estimate(key_filter, z, *data)
+        log_prior_ratio = coordinates.log_prior(z) - coordinates.log_prior(state.z)
+        log_ratio = log_prior_ratio + new.log_likelihood - state.log_likelihood
         # A NaN compares as False: what cannot be evaluated is not moved to.
         accept = jnp.log(jax.random.uniform(key_accept, dtype=z.dtype)) < log_ratio
-        state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), _State(z, log_evidence), state)
-        return state, Draw(state.z, state.log_evidence, accept.astype(z.dtype), ~jnp.isfinite(log_evidence))
+        state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), new, state)
+        lost = ~jnp.isfinite(new.log_likelihood)
+        return state, Draw(state.z, state.x, state.log_likelihood, accept.astype(z.dtype), lost)
 
     return kernel
 

@@ -35,8 +35,9 @@ from epf_jax.commands.shared import (
 from epf_jax.commands.targets import build
 from epf_jax.data import Series
 from epf_jax.filters import Filter
+from epf_jax.naming import scalars
 from epf_jax.page import Table
-from epf_jax.results import Results, scalars
+from epf_jax.results import Results
 from epf_jax.sweep import LEVELS
 
 

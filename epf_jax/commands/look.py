@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from epf_jax.data import Series
+from epf_jax.naming import scalars
 from epf_jax.page import Figure
 from epf_jax.plots import plot_diagnostics, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
-from epf_jax.results import Results, scalars
+from epf_jax.results import Results
 from epf_jax.run import warn_of_trouble
 
 _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes

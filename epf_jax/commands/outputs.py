@@ -11,8 +11,9 @@ from epf_jax.commands.shared import note
 from epf_jax.data import Series
 from epf_jax.files import write_atomically
 from epf_jax.machine import machine
+from epf_jax.naming import scalars
 from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
-from epf_jax.results import Results, log_scores, scalars
+from epf_jax.results import Results, log_scores
 
 
 def prepare(page: pathlib.Path) -> None:

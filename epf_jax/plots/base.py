@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from epf_jax.data import Series, from_table
-from epf_jax.results import Diagnostics, Results, Summary, component_names, named_leaves, times
+from epf_jax.naming import component_names, named_leaves
+from epf_jax.results import Diagnostics, Results, Summary, times
 from epf_jax.tables import is_table
 from epf_jax.times import axis_of
 

@@ -6,22 +6,29 @@ import jax
 import numpy as np
 
 from epf_jax.exact import GridPosterior
+from epf_jax.naming import scalars
 from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot
-from epf_jax.results import scalars
+from epf_jax.results import Results, check_is_results
 
 
-def plot_chains(chains: Any, *, exact: GridPosterior | None = None, truth: Any = None, title: str | None = None) -> Any:
+def plot_chains(
+    results: Results, *, exact: GridPosterior | None = None, truth: Any = None, title: str | None = None
+) -> Any:
     """A figure of every parameter's trace, chain by chain, and of its posterior density.
 
     Args:
-        chains: what `epf.pmmh` or `epf.particle_gibbs` returned.
+        results: what `epf.pmmh` or `epf.particle_gibbs` returned.
         exact: the exact posterior, whose density after the last observation is drawn beside that of the chains.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
     """
     plt = pyplot()
-    named = scalars(chains.theta, num_axes=2)
-    expected: Any = jax.tree.structure(chains.theta)
+    check_is_results(results)
+    if results.chains is None:
+        raise ValueError("results: expected those of epf.pmmh or epf.particle_gibbs; results.plot() draws a filter's.")
+    draws_of = results.chains.theta
+    named = scalars(draws_of, num_axes=2)
+    expected: Any = jax.tree.structure(draws_of)
     if truth is not None and jax.tree.structure(truth) != expected:
         raise ValueError(f"truth: expected the prior's structure, {expected}, got {truth!r}.")
     truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]

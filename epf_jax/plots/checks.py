@@ -20,7 +20,7 @@ from epf_jax.plots.base import (
     shown,
 )
 from epf_jax.plots.over_time import draw_descent
-from epf_jax.results import Results, check_one_run, coordinate_names
+from epf_jax.results import Results, check_over_time, coordinate_names
 
 
 def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> Any:
@@ -38,7 +38,7 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
     Returns:
         The matplotlib figure, a row of three panels for each component of y.
     """
-    check_one_run(results, "plot_predictive")
+    check_over_time(results, "plot_predictive")
     recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
     of, predicted = shown(results, y), curves(recorded.y, "y")[:MOST_PANELS]
@@ -96,7 +96,7 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
         y: the data, for the time stamps along the axis where `epf.from_table` gave them.
         title: of the figure.
     """
-    check_one_run(results, "plot_health")
+    check_over_time(results, "plot_health")
     of, recorded = shown(results, y), check_recorded(results, "plot_health")
     figure, axes = column(3, 2.2)
     colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))

@@ -23,7 +23,7 @@ from epf_jax.plots.base import (
     shown,
     true_values,
 )
-from epf_jax.results import Results, check_one_run, log_scores
+from epf_jax.results import Results, check_over_time, log_scores
 
 
 def plot_theta(
@@ -48,7 +48,7 @@ def plot_theta(
     Returns:
         The matplotlib figure.
     """
-    check_one_run(results, "plot_theta")
+    check_over_time(results, "plot_theta")
     check_levels_kept(results)
     found = curves(results.theta, "theta")
     if not found:
@@ -81,7 +81,7 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
     Returns:
         The matplotlib figure.
     """
-    check_one_run(results, "plot_states")
+    check_over_time(results, "plot_states")
     check_levels_kept(results)
     found, of = curves(results.x, "x")[:MOST_PANELS], shown(results, y)
     named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
@@ -113,7 +113,7 @@ def plot_diagnostics(results: Results, y: Any = None, *, title: str | None = Non
     The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`. With the data y,
     missing observations leave gaps in the evidence, and the time stamps of `epf.from_table` are along the axis.
     """
-    check_one_run(results, "plot_diagnostics")
+    check_over_time(results, "plot_diagnostics")
     num, of = results.final.log_weights.shape[-1], shown(results, y)
     scores = log_scores(results)
     if of.y is not None:

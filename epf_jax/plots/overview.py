@@ -21,7 +21,7 @@ from epf_jax.plots.base import (
 )
 from epf_jax.plots.checks import draw_pit, draw_predicted
 from epf_jax.plots.over_time import draw_descent, draw_state
-from epf_jax.results import Results, check_one_run
+from epf_jax.results import Results, check_over_time
 
 
 def plot_overview(
@@ -41,7 +41,7 @@ def plot_overview(
     Returns:
         The matplotlib figure.
     """
-    check_one_run(results, "plot")
+    check_over_time(results, "plot")
     check_levels_kept(results)
     parameters = list(zip(curves(results.theta, "theta"), true_values(truth, results.theta.mean), strict=True))
     of = shown(results, y)

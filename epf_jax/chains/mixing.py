@@ -1,0 +1,83 @@
+"""Whether chains can be believed: R-hat and ESS (Vehtari et al. 2021), and what is wrong, in plain words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+from epf_jax.diagnosis import Finding
+from epf_jax.naming import scalars
+
+_WORST_RHAT = 1.01  # and the least effective draws per chain: the rules of Vehtari et al. (2021)
+_LEAST_ESS = 100
+_MOST_LOST = 0.5  # share of draws whose particles all had zero weight; some of theta's proposals may well be impossible
+_LEAST_ACCEPTANCE = 0.02  # of a noisy random walk; the best is 0.07 (Sherlock et al. 2015)
+
+
+def rhat_and_ess(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d"], Float[np.ndarray, " *d"]]:
+    """R-hat and effective sample size of one parameter, by ranks, which infinite variances do not disturb.
+
+    R-hat is the worse of two: that of the draws, and that of their distances from the median, which sees chains that
+    agree in location and differ in spread.
+    """
+    draws = np.asarray(draws, float)
+    normal = _normal_scores(draws)
+    folded = _normal_scores(np.abs(draws - np.median(pooled(draws), axis=0)))
+    half = draws.shape[1] // 2
+    with np.errstate(invalid="ignore", divide="ignore"):  # chains that never moved: R-hat is NaN, and is reported
+        rhat = np.maximum(split_gelman_rubin(normal), split_gelman_rubin(folded))
+        split = np.concatenate([normal[:, :half], normal[:, -half:]])
+        return np.asarray(rhat), np.asarray(effective_sample_size(split))
+
+
+def _normal_scores(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "C D *d"]:
+    """The draws replaced by the normal quantiles of their ranks among all (Blom 1958); ties share a rank."""
+    from scipy.special import ndtri
+    from scipy.stats import rankdata  # half a second, which nobody should wait for who asks for no chain
+
+    ranks = rankdata(pooled(draws), axis=0)
+    return ndtri((ranks - 0.375) / (len(ranks) + 0.25)).reshape(draws.shape)
+
+
+def pooled(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "CD *d"]:
+    """The draws of all chains, one after the other."""
+    draws = np.asarray(draws)
+    return draws.reshape(-1, *draws.shape[2:])
+
+
+def findings(chains: Any) -> Iterator[Finding]:
+    """Chains that lost their particles, that disagree, that hardly move, or whose draws are few."""
+    num_chains, num_draws = chains.log_likelihood.shape
+    rhat, ess = scalars(chains.rhat), scalars(chains.ess)
+    lowest, lost = float(np.min(chains.acceptance)), np.max(chains.num_collapsed) / num_draws
+    if lost > _MOST_LOST:
+        yield Finding(
+            "zero weights",
+            "all chains",
+            f"every particle had zero weight at some step, in up to {lost:.0%} of a chain's draws.",
+            "a look at the data for an observation that the model all but rules out (an outlier, wrong units); if the "
+            "observation noise is too small for num_particles, epf.fully_adapted or epf.guided.",
+        )
+    remedy = "more num_draws and num_warmup."
+    if lowest < _LEAST_ACCEPTANCE:
+        remedy = f"more num_particles, whose log-likelihoods are less noisy (acceptance is down to {lowest:.1%})."
+    apart = [name for name, value in rhat.items() if not value < _WORST_RHAT]  # NaN, of chains that never moved, too
+    few = [name for name, value in ess.items() if not value >= _LEAST_ESS * num_chains]
+    if apart:
+        worst = np.max(list(rhat.values()))
+        yield Finding(
+            "mixing",
+            ", ".join(apart),
+            f"the chains disagree: R-hat is {worst:.3f}, where {_WORST_RHAT} is the most to be believed.",
+            remedy,
+        )
+    elif few:
+        yield Finding(
+            "mixing",
+            ", ".join(few),
+            f"the {num_chains} x {num_draws} draws are worth {np.min(list(ess.values())):.0f} independent ones, and "
+            f"{_LEAST_ESS} for each chain is the least that R-hat and the summaries can be trusted with.",
+            remedy,
+        )
