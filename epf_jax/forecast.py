@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_is_state
-from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows
 from epf_jax.predictive import advance
 from epf_jax.random import stream
 from epf_jax.results import Summary, summarise
@@ -74,7 +74,7 @@ def forecast(
     _check_theta(model, state)
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
     rows = input_rows(inputs, num_steps, state.t + 1)
-    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    check_rows(model, rows)
     levels = check_levels(levels)
     x, y = _forecast(model, levels, key, state, rows)
     return Forecast(x, y, state.t + 1 + jnp.arange(num_steps), jnp.asarray(levels, state.log_weights.dtype))

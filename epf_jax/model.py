@@ -114,7 +114,7 @@ def simulate(
     check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
     theta = as_theta(model, theta)
     inputs = input_rows(inputs, num_steps)
-    shapes = check_model(model, jax.tree.map(lambda a: a[0], inputs))
+    shapes = check_rows(model, inputs)
     return _simulate(model, shapes.x.shape, shapes.x.dtype, key, theta, inputs)
 
 
@@ -157,7 +157,8 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
     A table of pandas or polars is a dict of its columns.
     """
     if inputs is None:
-        return first + np.arange(num_steps, dtype=jnp.result_type(int))
+        index = _time_index(num_steps, _x64())
+        return index if isinstance(first, int) and first == 1 else index + (first - 1)
     inputs = columns_of(inputs) if is_table(inputs) else inputs
     inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
@@ -173,6 +174,20 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
                 "every input; fill it in."
             )
     return inputs
+
+
+def _x64() -> bool:
+    """Whether numbers have 64 bits here; `jnp.result_type` takes ten times as long to tell."""
+    config: Any = jax.config
+    return config.jax_enable_x64
+
+
+@lru_cache(maxsize=32)
+def _time_index(num_steps: int, x64: bool) -> np.ndarray:
+    """1, 2, ..., made once: a short run is to cost little beside its steps."""
+    index = np.arange(1, num_steps + 1, dtype=np.int64 if x64 else np.int32)
+    index.setflags(write=False)
+    return index
 
 
 # ---------------------------------------------------------------------------------------------------------- checks
@@ -195,18 +210,28 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     """
     if u is None:
         return model.shapes
-    kinds = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), u)
-    leaves, structure = jax.tree.flatten(kinds)
-    shapes = _shapes_for(model, tuple(leaves), structure, jnp.result_type(float))
+    leaves, structure = jax.tree.flatten(u)
+    kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+    return _checked(_shapes_for(model, tuple(kinds), structure, _x64()))
+
+
+def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
+    """`check_model` with one row of the inputs, of which there are many along the first axes."""
+    leaves, structure = jax.tree.flatten(rows)
+    kinds = [(leaf.shape[num_axes:], leaf.dtype) for leaf in leaves]
+    return _checked(_shapes_for(model, tuple(kinds), structure, _x64()))
+
+
+def _checked(shapes: Shapes) -> Shapes:
     if shapes.problem is not None:
         raise shapes.problem
     return shapes
 
 
 @lru_cache(maxsize=256)
-def _shapes_for(model: StateSpaceModel, leaves: tuple, structure: Any, precision: Any) -> Shapes:
-    """The shapes for inputs of a given kind, evaluated once: a run costs no more for being checked."""
-    return _shapes(model, jax.tree.unflatten(structure, leaves))
+def _shapes_for(model: StateSpaceModel, kinds: tuple, structure: Any, x64: bool) -> Shapes:
+    """The shapes for inputs of given kinds, evaluated once: a run costs no more for being checked."""
+    return _shapes(model, jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
 
 
 def _shapes(model: StateSpaceModel, u: Any) -> Shapes:

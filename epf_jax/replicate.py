@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.checks import check_flag, check_key, numeric_array
 from epf_jax.data import Panel
 from epf_jax.filters import Filter
-from epf_jax.model import check_model, input_rows
+from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
 from epf_jax.series import (
@@ -88,7 +88,7 @@ def replicate(
     num_steps = y.shape[1] if per_series else y.shape[0]
     check_room(example, num_steps)
     rows = rows_per_series(inputs, num, num_steps) if inputs_per_series else input_rows(inputs, num_steps)
-    check_model(example.model, jax.tree.map(lambda a: a[0, 0] if inputs_per_series else a[0], rows))
+    check_rows(example.model, rows, 2 if inputs_per_series else 1)
     levels = check_levels(levels)
     check_remat(remat_every)
     check_flag("history", history)

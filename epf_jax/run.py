@@ -27,7 +27,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
-from epf_jax.model import check_model, input_rows
+from epf_jax.model import check_rows, input_rows
 from epf_jax.packing import pack, unpack
 from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, with_own_inputs
@@ -81,7 +81,7 @@ def run(
     check_room(filter_, num_steps, 0 if state is None else state.t)
     first = 1 if state is None else state.t + 1
     inputs = input_rows(inputs, num_steps, first)
-    check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
+    check_rows(filter_.model, inputs)
     levels = check_levels(levels)
     check_remat(remat_every)
     check_flag("history", history)
@@ -233,18 +233,21 @@ def check_levels(levels: Any) -> tuple[float, ...]:
 
 def warn_of_trouble(results: Results) -> None:
     """Tell of steps at which every weight was zero, and of densities of theta that were NaN."""
-    if isinstance(results.collapsed, jax.core.Tracer):
-        return
     means = jax.tree.leaves((results.theta.mean, results.x.mean))
+    read = [results.collapsed, results.num_bad_densities, *means]
+    if isinstance(read[0], jax.core.Tracer):
+        return
     if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
-        means = []
-    read = (results.collapsed, results.num_bad_densities, *means)
-    for leaf in read:  # from a GPU all at once: one wait, not one for each
-        leaf.copy_to_host_async()
+        read = read[:2]
+    if next(iter(read[0].devices())).platform != "cpu":
+        for leaf in read:  # all at once: one wait, not one for each
+            leaf.copy_to_host_async()
     collapsed, bad, *means = map(np.asarray, read)
     lost = np.zeros(collapsed.shape, bool)
     for mean in means:
-        lost |= ~np.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
+        finite = np.isfinite(mean)
+        if not finite.all():
+            lost |= ~finite.all(axis=tuple(range(lost.ndim, mean.ndim)))
     if collapsed.any():
         warnings.warn(
             f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "

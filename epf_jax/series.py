@@ -19,10 +19,11 @@ from epf_jax.tables import is_table
 
 def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
-    y = _none_is_missing(observations(y, filter_))
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
-        y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
-    if y.dtype == bool or jnp.issubdtype(y.dtype, jnp.complexfloating):
+    if not isinstance(y, jax.Array):
+        y = _none_is_missing(observations(y, filter_))
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
+            y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
+    if y.dtype.kind in "bc":
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
             "complex number as two components."
@@ -38,7 +39,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
         )
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
-    if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
+    if not isinstance(y, jax.core.Tracer) and y.dtype.kind not in "iu":
         _check_values(np.asarray(y), filter_)
     return y
 
@@ -59,6 +60,10 @@ def _none_is_missing(y: Any) -> Any:
 
 
 def _check_values(y: np.ndarray, filter_: Filter) -> None:
+    model, expected = filter_.model, filter_.model.shapes.y
+    of_counts = expected is not None and _observes_counts(model)
+    if np.isfinite(y).all() and not of_counts:
+        return
     if np.isinf(y).any():
         infinite = np.argwhere(np.isinf(y))
         raise ValueError(
@@ -67,8 +72,7 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
             "density allows them; write NaN for a missing value."
         )
     missing = np.isnan(y)
-    model, expected = filter_.model, filter_.model.shapes.y
-    if expected is not None and _observes_counts(model):
+    if of_counts:
         _check_whole(y, missing)
     if expected is None or expected.shape == () or not missing.any():
         return

@@ -24,7 +24,7 @@ from epf_jax.checks import check_whole_number
 from epf_jax.conditional import redraw_path
 from epf_jax.filters import bootstrap_filter
 from epf_jax.filters.parameter import check_statistic
-from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, simulate
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, simulate
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.random import threefry
 from epf_jax.results import Results
@@ -95,7 +95,7 @@ def particle_gibbs(
         check_statistic_moves(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     rows = input_rows(inputs, y.shape[0])
-    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    check_rows(model, rows)
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.filters import Filter, bootstrap_filter
-from epf_jax.model import StateSpaceModel, check_is_model, check_model, input_rows, known
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, known
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import in_order, is_quasi_random
@@ -100,7 +100,7 @@ def pmmh(
         )
     y = check_series(y, example, ndim_batch=0)
     rows = input_rows(inputs, y.shape[0])
-    check_model(model, jax.tree.map(lambda a: a[0], rows))
+    check_rows(model, rows)
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.

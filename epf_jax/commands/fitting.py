@@ -14,7 +14,7 @@ from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, st
 from epf_jax.data import Series, series_of, shaped
 from epf_jax.files import held
 from epf_jax.filters import Filter, FilterState
-from epf_jax.model import check_model, input_rows
+from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
 from epf_jax.series import check_series, y_shape
@@ -75,7 +75,7 @@ def _filter_series(
     flat = series.y.reshape(len(series.y), -1)
     y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
     inputs = input_rows(series.inputs, len(y))
-    check_model(filter_.model, jax.tree.map(lambda a: a[0], inputs))
+    check_rows(filter_.model, inputs)
     key_init, key_steps = jax.random.split(jax.random.key(seed))
     begun = None if checkpoint is None or not checkpoint.exists() else _begun(checkpoint, filter_, y, inputs, seed)
     done = 0 if begun is None else len(begun.ess)
