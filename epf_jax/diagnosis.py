@@ -6,10 +6,11 @@ A finding is a reason to look, not a proof; no finding is no proof either: compa
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
+from epf_jax.chains.mixing import findings as findings_of_chains
+from epf_jax.findings import Diagnosis, Finding
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
 
@@ -21,51 +22,10 @@ _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
 
-class Finding(NamedTuple):
-    """One thing that is wrong, or may be.
-
-    Attributes:
-        kind: what it is about: "zero weights", "weights", "moves of theta", "density of theta", "descent", "box",
-            "expansion" or "prediction"; of chains, "zero weights" or "mixing".
-        where: the time index of the observation, or the name of the parameter, or both.
-        message: what was seen.
-        advice: what to try.
-    """
-
-    kind: str
-    where: str
-    message: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} ({self.where}): {self.message}\n    Try: {self.advice}"
-
-
-class Diagnosis(tuple[Finding, ...]):
-    """The findings of a run, most basic first; empty where nothing was found. `unseen` says what was not recorded."""
-
-    unseen: tuple[str, ...]
-
-    def __new__(cls, findings: list[Finding], unseen: tuple[str, ...] = ()) -> "Diagnosis":
-        """A tuple of findings, and what could not be looked at."""
-        self = super().__new__(cls, findings)
-        self.unseen = unseen
-        return self
-
-    def __repr__(self) -> str:
-        head = f"{len(self)} finding{'s' if len(self) != 1 else ''}" if self else "Nothing found."
-        lines = [head, *(f"- {finding}" for finding in self)]
-        if self.unseen:
-            lines.append(f"Not looked at: {', '.join(self.unseen)}; epf.run(..., diagnostics=True) records them.")
-        return "\n".join(lines)
-
-
 def diagnose(results: Results) -> Diagnosis:
     """What went wrong in a run, in plain words, and what to try: see the module's docstring."""
     check_one_run(results, "diagnose")
     if results.chains is not None:
-        from epf_jax.chains.mixing import findings as findings_of_chains  # which have their words from here
-
         return Diagnosis([*findings_of_chains(results.chains)])
     findings = [*_weights(results), *_moves(results), *_densities(results), *_descent(results)]
     if results.diagnostics is not None:

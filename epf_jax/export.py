@@ -22,7 +22,7 @@ def to_pandas(results: Results, series: Series | None = None, *, states: bool = 
     """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
 
     Args:
-        results: of `epf.run`, or of `epf.replicate`, whose runs are then counted in a column `run`.
+        results: of any method, or of `epf.replicate`, whose runs are then counted in a column `run`.
         series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
         states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
 
@@ -58,7 +58,7 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
     """An `xarray.Dataset` of everything over time, ready for `to_netcdf(path, engine="h5netcdf")`.
 
     Args:
-        results: of `epf.run`, or of `epf.replicate`, which adds the dimension `run`.
+        results: of any method, or of `epf.replicate`, which adds the dimension `run`.
         series: what `epf.from_table` gave, whose time stamps then are the coordinate `time` along `t`.
 
     Returns:
@@ -91,13 +91,14 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
 def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
 
-    Markov chains are given as they are, with the log-likelihood of each draw as a sample statistic. Every run of a
-    filter is a chain of N draws, the particles picked by their weights (systematically, so that each is there as often
-    as its weight says, to within one) in random order. They are no Markov chain: draws that share an ancestor are alike
-    in ways that no autocorrelation shows, and ArviZ's effective sample sizes flatter.
+    Markov chains are given as they are, with the log-likelihood of each draw, of all observations together, as the
+    sample statistic `log_marginal_likelihood`. Every run of a filter is a chain of N draws, the particles picked by
+    their weights (systematically, so that each is there as often as its weight says, to within one) in random order.
+    They are no Markov chain: draws that share an ancestor are alike in ways that no autocorrelation shows, and ArviZ's
+    effective sample sizes flatter.
 
     Args:
-        results: of `epf.run`, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
+        results: of any method, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
         y: the observations, for the group `observed_data`.
         seed: of the picking.
 
@@ -116,7 +117,7 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     attributes = {"inference_library": "epf_jax"}
     groups = {"posterior": xarray.Dataset(posterior, coordinates, attributes)}
     if results.chains is not None:
-        likelihoods = {"log_likelihood": (("chain", "draw"), results.chains.log_likelihood)}
+        likelihoods = {"log_marginal_likelihood": (("chain", "draw"), results.chains.log_likelihood)}
         groups["sample_stats"] = xarray.Dataset(likelihoods, coordinates, attributes)
     if y is not None:
         values = np.asarray(y.y if isinstance(y, Series) else y)

@@ -157,7 +157,7 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
     A table of pandas or polars is a dict of its columns.
     """
     if inputs is None:
-        index = _time_index(num_steps, _x64())
+        index = (_time_index if num_steps <= _SHORT else _time_index.__wrapped__)(num_steps, _x64())
         return index if isinstance(first, int) and first == 1 else index + (first - 1)
     inputs = columns_of(inputs) if is_table(inputs) else inputs
     inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
@@ -167,19 +167,29 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
                 f"inputs{jax.tree_util.keystr(path)}: expected one row per observation, {num_steps} rows, but it has "
                 f"shape {leaf.shape}. Give inputs whose first axis is time."
             )
-        if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(np.asarray(leaf)).all():
-            row = int(np.argwhere(~np.isfinite(np.asarray(leaf)))[0][0])
-            raise ValueError(
-                f"inputs{jax.tree_util.keystr(path)}: row {row} (the first is 0) is NaN or infinite. The model needs "
-                "every input; fill it in."
-            )
+        check_finite_inputs(path, leaf)
     return inputs
+
+
+def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:
+    """Refuse inputs that are NaN or infinite, and say where, by the index along the first axes."""
+    if isinstance(leaf, jax.core.Tracer) or np.isfinite(np.asarray(leaf)).all():
+        return
+    first = np.argwhere(~np.isfinite(np.asarray(leaf)))[0][:num_axes]
+    row = f"row {int(first[0])}" if num_axes == 1 else f"row {int(first[1])} of series {int(first[0])}"
+    raise ValueError(
+        f"inputs{jax.tree_util.keystr(path)}: {row} (the first is 0) is NaN or infinite. The model needs every input; "
+        "fill it in."
+    )
 
 
 def _x64() -> bool:
     """Whether numbers have 64 bits here; `jnp.result_type` takes ten times as long to tell."""
     config: Any = jax.config
     return config.jax_enable_x64
+
+
+_SHORT = 100_000  # steps; a longer series takes seconds, whoever counts them
 
 
 @lru_cache(maxsize=32)
@@ -211,18 +221,17 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     if u is None:
         return model.shapes
     leaves, structure = jax.tree.flatten(u)
-    kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
-    return _checked(_shapes_for(model, tuple(kinds), structure, _x64()))
+    return _checked(model, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure)
 
 
 def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
     """`check_model` with one row of the inputs, of which there are many along the first axes."""
     leaves, structure = jax.tree.flatten(rows)
-    kinds = [(leaf.shape[num_axes:], leaf.dtype) for leaf in leaves]
-    return _checked(_shapes_for(model, tuple(kinds), structure, _x64()))
+    return _checked(model, [(leaf.shape[num_axes:], leaf.dtype) for leaf in leaves], structure)
 
 
-def _checked(shapes: Shapes) -> Shapes:
+def _checked(model: StateSpaceModel, kinds: list, structure: Any) -> Shapes:
+    shapes = _shapes_for(model, tuple(kinds), structure, _x64())
     if shapes.problem is not None:
         raise shapes.problem
     return shapes

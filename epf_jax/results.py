@@ -109,8 +109,10 @@ class Results(NamedTuple):
         history: all particles, or None.
         diagnostics: predictive checks, the statistic's health and the particles' descent, or None.
         chains: of `pmmh` and `particle_gibbs`, the draws chain by chain with R-hat and ESS; None of filters. Their one
-            row has the least ESS of a parameter, a `log_evidence` of NaN, which chains do not estimate, and the draws
-            of theta and x_T as the equally weighted particles of `final`.
+            row has the least ESS of a parameter and the mean acceptance; `log_evidence` is NaN, which chains do not
+            estimate, and the fields that tell of a filter's steps (`resampled`, `num_bad_weights`, `num_bad_densities`,
+            `collapsed`) are empty: `diagnose` looks at the chains. `final` has the draws of theta and x_T as equally
+            weighted particles, for `forecast` and the pictures; no filter goes on from it.
     """
 
     theta: Summary
@@ -131,7 +133,7 @@ class Results(NamedTuple):
     def __repr__(self) -> str:
         """What is known at the end, without the arrays."""
         if self.chains is not None:
-            return f"<Results of {self.chains!r}>"
+            return f"<Results of {repr(self.chains)[1:]}"
         *runs, num_steps = np.shape(self.ess)
         head = f"{runs[0]} runs over {num_steps} observations" if runs else f"{num_steps} observations"
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.theta)):
@@ -148,6 +150,8 @@ class Results(NamedTuple):
 
     def one(self, run: int) -> "Results":
         """One run of those of `replicate`, as `epf.run` would have given it."""
+        if self.chains is not None:
+            raise IndexError("run: chains are one result; results.chains.theta has the draws of each.")
         if np.ndim(self.ess) < 2 or not -len(self.ess) <= run < len(self.ess):
             runs = len(self.ess) if np.ndim(self.ess) > 1 else "one"
             raise IndexError(f"run: there is no run {run} in results of {runs}.")
@@ -250,7 +254,11 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
 def check_is_results(results: Any) -> None:
     """Refuse what no run gave back."""
     if not isinstance(results, Results):
-        raise TypeError(f"results: expected what epf.run or epf.replicate gave back, got {type(results).__name__}.")
+        hint = " Give the results, not results.chains." if type(results).__name__ == "Chains" else ""
+        raise TypeError(
+            "results: expected what epf.run, epf.replicate, epf.pmmh or epf.particle_gibbs gave back, got "
+            f"{type(results).__name__}.{hint}"
+        )
 
 
 def check_over_time(results: Any, who: str) -> None:

@@ -232,7 +232,7 @@ def check_levels(levels: Any) -> tuple[float, ...]:
 
 
 def warn_of_trouble(results: Results) -> None:
-    """Tell of steps at which every weight was zero, and of densities of theta that were NaN."""
+    """Tell of steps at which every weight was zero, of particles that are NaN, of densities of theta that were NaN."""
     means = jax.tree.leaves((results.theta.mean, results.x.mean))
     read = [results.collapsed, results.num_bad_densities, *means]
     if isinstance(read[0], jax.core.Tracer):

@@ -13,7 +13,7 @@ from epf_jax.checks import numeric_array
 from epf_jax.data import Panel, Series, table_array
 from epf_jax.densities import can_be_partly_missing, is_discrete
 from epf_jax.filters import Filter
-from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.model import StateSpaceModel, check_finite_inputs, example_input
 from epf_jax.tables import is_table
 
 
@@ -23,10 +23,10 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
         y = _none_is_missing(observations(y, filter_))
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
             y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
-    if y.dtype.kind in "bc":
+    if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
-            "complex number as two components."
+            "complex number as two components; a random key comes first, as in epf.run(key, filter, y)."
         )
     expected = y_shape(filter_)
     lead = ("B", "T")[1 - ndim_batch :]
@@ -161,4 +161,5 @@ def rows_per_series(inputs: Any, num_series: int, num_steps: int) -> Any:
                 f"inputs{jax.tree_util.keystr(path)}: expected shape ({num_series}, {num_steps}, ...), one series of "
                 f"rows for each key, got shape {leaf.shape}. For inputs shared by all, leave inputs_per_series False."
             )
+        check_finite_inputs(path, leaf, 2)
     return rows

@@ -544,6 +544,16 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
         lambda: epf.replicate(jax.random.split(KEY, 3), filter_(), Y, inputs=jnp.zeros((2, 3)), inputs_per_series=True),
     ),
     (
+        r"^inputs: row 1 of series 2 \(the first is 0\) is NaN or infinite",
+        lambda: epf.replicate(
+            jax.random.split(KEY, 3),
+            filter_(),
+            Y,
+            inputs=jnp.zeros((3, 3)).at[2, 1].set(jnp.nan),
+            inputs_per_series=True,
+        ),
+    ),
+    (
         r"^y: expected one observation of shape \(\).*got shape \(3,\)\. For a whole series use epf\.run",
         lambda: filter_().step(KEY, filter_().init(KEY), Y),
     ),
@@ -558,6 +568,7 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^y: expected numbers, got array\(\['low'", lambda: epf.run(KEY, filter_(), np.array(["low", "high"]))),
     (r"^y: expected numbers, got \[0\.1, '-'\]\..*NaN where a value", lambda: epf.run(KEY, filter_(), [0.1, "-"])),
     (r"^y: expected real numbers, got dtype complex64", lambda: epf.run(KEY, filter_(), jnp.array([1.0 + 2.0j]))),
+    (r"^y: expected real numbers, got dtype key.* a random key comes first", lambda: epf.run(KEY, filter_(), KEY)),
     (r"^y: expected real numbers, got dtype bool", lambda: epf.run(KEY, filter_(), jnp.array([True, False]))),
     (r"^inputs: expected numbers, got 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),
     (r"^key: expected a key, jax\.random\.key\(0\), got 0", lambda: epf.run(0, filter_(), Y)),

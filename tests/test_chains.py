@@ -203,6 +203,25 @@ def test_bad_chains_are_reported_with_remedies(draws, acceptance, message):
     assert [(found.kind, found.where) for found in results.diagnose()] == [("mixing", "a")]
 
 
+@pytest.mark.filterwarnings("error")
+def test_entries_that_nobody_learns_are_no_disagreement():
+    draws = np.stack([autoregressions(0.0), np.ones((4, 4000))], axis=-1)  # the second is 1 in every draw
+    nothing = np.zeros(draws.shape[:2])
+    results = results_of_chains(chains_of({"L": draws}, nothing, nothing + 0.4, nothing, "test"), nothing, 10, (0.5,))
+    assert results.diagnose() == ()
+    assert results.ess[0] > 4000
+
+
+def test_chains_that_never_left_their_start_are_told_of():
+    draws = autoregressions(0.5)
+    nothing = np.zeros(draws.shape)
+    likelihood = np.where(np.arange(4)[:, None] == 2, -np.inf, nothing)
+    chains = chains_of({"a": draws}, likelihood, nothing + 0.4, nothing, "test")
+    with pytest.warns(RuntimeWarning, match="draws that no particle could explain"):
+        results = results_of_chains(chains, nothing, 10, (0.5,))
+    assert [(found.kind, found.where) for found in results.diagnose()] == [("zero weights", "chain 2")]
+
+
 # ------------------------------------------------------------------------------------------------------ how they are used
 
 
@@ -230,33 +249,31 @@ def test_results_of_chains_are_those_of_any_method_in_one_row():
     assert results.diagnose() == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("results", [pmmh_ar1, gibbs_ar1])
-def test_the_last_state_is_drawn_with_theta(results):
-    """Its posterior is a mixture of Kalman's over the exact posterior of phi."""
-    results, wanted = results(), exact_posterior("ar1")
-    ess = float(results.ess[-1])
-    weights = np.exp(wanted.log_density[-1])
-    mean, sd = jax.jit(jax.vmap(last_state))(wanted.axes["phi"])
-    expected = np.average(mean, weights=weights)
-    spread = np.sqrt(np.average(sd**2 + (mean - expected) ** 2, weights=weights))
-    # as for theta: four standard errors of so many effective draws
-    assert abs(results.x.mean[-1] - expected) < 4.0 / np.sqrt(ess) * spread
-    assert abs(results.x.sd[-1] / spread - 1) < 8.0 / np.sqrt(2 * ess)
-    ahead = epf.forecast(KEY, AR1, results.final, 2)
-    assert np.all(np.isfinite(ahead.y.mean))
-
-
-def last_state(phi):
-    """Mean and sd of x_T given phi, by the Kalman filter of x' = phi x + N(0, 1), y = x + N(0, 0.25)."""
-
-    def step(carry, y):
-        m, v = phi * carry[0], phi**2 * carry[1] + 1.0
-        gain = v / (v + 0.25)
-        return (m + gain * (y - m), (1 - gain) * v), None
-
-    (m, v), _ = jax.lax.scan(step, (0.0, 1.0), series("ar1"))
-    return m, jnp.sqrt(v)
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 2 x 20 draws")
+@pytest.mark.parametrize("method", [epf.pmmh, pytest.param(epf.particle_gibbs, marks=pytest.mark.slow)])
+def test_the_last_state_is_drawn_with_its_theta(method):
+    """Of a state that is theta but for a thousandth, a state of another draw would be seen at once."""
+    model = epf.StateSpaceModel(
+        prior={"theta": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(theta["theta"], 1e-3),
+        transition=lambda theta, x, u: dist.Normal(theta["theta"], 1e-3),
+        observation=lambda theta, x, u: dist.Normal(x, 1.0),
+    )
+    sizes = {"num_particles": 5, "num_draws": 20, "num_warmup": 10, "num_chains": 2}
+    results = method(KEY, model, epf.from_table({"y": [0.3, -0.2]}, "y"), **sizes)
+    theta, x = (np.asarray(part) for part in (results.final.theta["theta"], results.final.x))
+    assert np.ptp(theta) > 0.1
+    np.testing.assert_allclose(x, theta, atol=0.006)  # six standard deviations
+    np.testing.assert_array_equal(theta, results.chains.theta["theta"].ravel())
+    if method is epf.pmmh:  # what else is done with such results: once is enough
+        assert np.all(np.isfinite(epf.forecast(KEY, model, results.final, 2).y.mean))
+        jax.jit(lambda results: results.theta.mean)(results)
+        with pytest.raises(ValueError, match=r"^state: these are the draws of Markov chains"):
+            epf.run(KEY, epf.liu_west_filter(model, 40), jnp.zeros(2), state=results.final)
+        with pytest.raises(IndexError, match=r"^run: chains are one result"):
+            results.one(0)
+        with pytest.raises(TypeError, match=r"got Chains\. Give the results, not results\.chains"):
+            epf.plots.plot_chains(results.chains)
 
 
 def test_chains_are_drawn_beside_the_exact_density():
@@ -338,6 +355,7 @@ def test_a_progress_bar_changes_no_number(capsys):
         (r"^y: expected shape \(T,\)", {"y": jnp.zeros((3, 2))}),
         (r"^y: the series is empty", {"y": jnp.zeros(0)}),
         (r"^inputs: expected one row per observation, 50 rows", {"inputs": jnp.zeros(3)}),
+        (r"^levels: expected quantile levels strictly between", {"levels": (0.5, 1.0)}),
     ],
 )
 @pytest.mark.parametrize("method", [epf.pmmh, epf.particle_gibbs])
@@ -352,6 +370,7 @@ def test_wrong_arguments_are_refused_by_name(method, message, call):
     [
         (TypeError, r"^model: expected an epf\.StateSpaceModel", lambda y: epf.pmmh(KEY, None, y)),
         (TypeError, r"^key: expected a key", lambda y: epf.pmmh(0, AR1, y)),
+        (TypeError, r"^progress: expected True or False", lambda y: epf.particle_gibbs(KEY, AR1, y, progress="no")),
         (ValueError, r"^num_particles: expected a positive", lambda y: epf.pmmh(KEY, AR1, y, num_particles=0)),
         (TypeError, r"^filter_of: expected a function", lambda y: epf.pmmh(KEY, AR1, y, filter_of=3)),
         (

@@ -76,7 +76,7 @@ def test_chains_go_to_arviz_as_they_are():
     found = results.to_arviz(np.asarray(Y))
     np.testing.assert_array_equal(found["posterior"]["phi"].values, theta["phi"])
     np.testing.assert_array_equal(found["posterior"]["x"].values, x)
-    assert found["sample_stats"]["log_likelihood"].shape == (2, 4)
+    assert found["sample_stats"]["log_marginal_likelihood"].shape == (2, 4)
     assert found["observed_data"]["y"].shape == np.shape(Y)
     assert results.to_pandas(dated(T))[["t", "time"]].astype(str).values.tolist() == [[str(T), f"2024-01-{T}"]]
 

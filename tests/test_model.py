@@ -80,6 +80,9 @@ def test_a_time_varying_model_is_the_same_by_time_index_and_by_inputs():
     for a, b in zip(jax.tree.leaves(by_index), jax.tree.leaves(by_inputs), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     assert not np.allclose(by_index.log_evidence, shifted.log_evidence, atol=1e-2)
+    half = epf.run(jax.random.key(1), filter_, y[:2], levels=())
+    rest = epf.run(jax.random.key(1), filter_, y[2:], state=half.final, levels=())
+    np.testing.assert_array_equal(rest.log_evidence, by_index.log_evidence[2:])
 
 
 def reads_inputs(**options):

@@ -60,27 +60,27 @@ class Task(NamedTuple):
 
 
 def contend(task: Task) -> dict[str, Any]:
-    """The row of a task, or why there is none; one method's failure stops no other."""
+    """The row of a task; one method's failure stops no other."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
-    if reason := _out_of_contest(contest, contestant, task.budget):
-        return {**task.row, "skipped": reason}
     try:
         y, golds = data(task.model, task.num_series)
-        estimates, seconds = _estimates(contest, contestant, task.size, y)
-        return {**task.row, **_judged(contest, contestant, estimates, golds), **_times(contest, contestant, seconds)}
+        found, seconds = estimates(contest, contestant, task.size, y)
+        return {**task.row, **judged(contest, found, golds), **_times(contest, contestant, seconds)}
     except Exception as error:
         return {**task.row, "failed": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _out_of_contest(contest: Contest, contestant: Contestant, budget: str) -> str | None:
+def passed_over(task: Task) -> str | None:
+    """Why a task has no row, or None where it is to have one."""
+    contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
-    if contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(budget)]:
+    if contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(task.budget)]:
         return f"takes minutes for a series of {contest.num_steps}"
     return None if contestant.fits(contest.model()) else "does not fit the model"
 
 
-def _estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray) -> tuple[list[Estimate], list]:
+def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray) -> tuple[list[Estimate], list]:
     """What the method says of every series, and the seconds of each."""
     model = contest.model()
     proposal = contest.proposal(model)
@@ -90,34 +90,30 @@ def _estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarra
         series = jnp.asarray(y[i], float)
         return jax.device_get(contestant.estimate(key, model, series, size, proposal))
 
-    estimates, seconds = [], []
+    found, seconds = [], []
     with np.errstate(all="ignore"):  # methods that fail on the Cauchy model divide by nothing
         estimate(0)  # compile
         for i in range(len(y)):
             start = time.perf_counter()
-            estimates.append(estimate(i))
+            found.append(estimate(i))
             seconds.append(time.perf_counter() - start)
-    return estimates, seconds
+    return found, seconds
 
 
-def _judged(
-    contest: Contest, contestant: Contestant, estimates: list[Estimate], golds: list[exact.GridPosterior]
-) -> dict[str, Any]:
+def judged(contest: Contest, found: list[Estimate], golds: list[exact.GridPosterior]) -> dict[str, Any]:
     """The worst parameter's scores, the evidence's error, and every parameter's scores with the z of each series."""
     parts = {}
     for name in sorted(contest.truth):
         mean, sd = (np.array([float(getattr(gold, what)[name][-1]) for gold in golds]) for what in ("mean", "sd"))
-        z = (np.array([float(e.mean[name]) for e in estimates]) - mean) / sd
-        covered = [mass_inside(gold, name, e.interval[name]) for gold, e in zip(golds, estimates, strict=True)]
+        z = (np.array([float(e.mean[name]) for e in found]) - mean) / sd
+        covered = [mass_inside(gold, name, e.interval[name]) for gold, e in zip(golds, found, strict=True)]
         parts[name] = {
             "z rms": float(np.sqrt(np.mean(z**2))), "z max": float(np.max(np.abs(z))),
-            "sdr": float(np.median(np.array([float(e.sd[name]) for e in estimates]) / sd)),
+            "sdr": float(np.median(np.array([float(e.sd[name]) for e in found]) / sd)),
             "coverage": float(np.mean(covered)), "z": [round(float(value), 4) for value in z],
         }  # fmt: skip
     worst = {k: v for k, v in max(parts.values(), key=lambda part: part["z rms"]).items() if k != "z"}
-    errors = np.array(
-        [float(e.log_evidence) - float(g.log_evidence[-1]) for e, g in zip(estimates, golds, strict=True)]
-    )
+    errors = np.array([float(e.log_evidence) - float(g.log_evidence[-1]) for e, g in zip(found, golds, strict=True)])
     evidence = {} if np.isnan(errors).any() else {"log-evidence error, rms": float(np.sqrt(np.mean(errors**2)))}
     return {**worst, **evidence, "parameters": parts}
 
@@ -132,7 +128,7 @@ def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> di
 
 
 def _finished(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows that need no second run: one that failed, or was passed over, is tried again."""
+    """The rows that need no second run: one that failed is tried again."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [row for row in rows if "failed" not in row and "skipped" not in row]
 
@@ -181,17 +177,20 @@ def main(arguments: list[str] | None = None) -> None:
     missing = [(n, i) for n in given.models for i in range(given.series) if not gold_path(n, i).exists()]
     for _ in solve_all(find_gold, missing, given.workers):
         pass
-    tasks = [
-        Task(name, label, budget, given.series)
-        for budget in reversed(BUDGETS)  # the longest first: the pool ends together
-        if budget in given.budgets
-        for label in given.methods
-        for name in given.models
-    ]
     kept = RESULTS / "league.jsonl"
     rows = _finished(kept)
     done = {tuple(row[k] for k in IDENTITY) for row in rows}
-    to_do = [task for task in tasks if tuple(task.row[k] for k in IDENTITY) not in done]
+    tasks = [
+        Task(name, label, budget, given.series)
+        for budget in reversed(BUDGETS)  # the longest first: the pool ends together
+        for label in BY_LABEL
+        for name in CONTESTS
+    ]
+    tasks = [task for task in tasks if tuple(task.row[k] for k in IDENTITY) not in done]
+    reasons = {task: passed_over(task) for task in tasks}
+    rows += [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
+    asked = [t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets]
+    to_do = [task for task in asked if reasons[task] is None]
     with kept.open("a") as file:
         for row in solve_all(contend, to_do, given.workers, in_order=False):
             rows.append(row)

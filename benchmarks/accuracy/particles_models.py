@@ -5,6 +5,7 @@ Where the model allows it they have the optimal proposal, as this library's meth
 x_0 too, which here tells nothing: its observation is 0 whatever it is.
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,6 +141,7 @@ WRITTEN = [
 ]
 
 
+@cache
 def written_for(model: epf.StateSpaceModel) -> Written:
     """The one with the model's parameters; a ValueError where its densities are others, at a few points."""
     found = next((each for each in WRITTEN if set(each.prior) == set(model.prior)), None)
@@ -157,6 +159,7 @@ def _agrees(written: Written, model: epf.StateSpaceModel) -> bool:
         x_prev, x = 1.5 * draws.standard_normal((2, *model.shapes.x.shape))
         y = draws.standard_normal()
         pairs += [
+            (theirs.PX0().logpdf(x[None]), model.initial(theta).log_prob(x)),
             (theirs.PX(1, x_prev[None]).logpdf(x[None]), model.transition(theta, x_prev, None).log_prob(x)),
             (theirs.PY(1, None, x[None]).logpdf(y), model.observation(theta, x, None).log_prob(y)),
         ]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.chains.mixing import findings, pooled, rhat_and_ess
+from epf_jax.chains.mixing import findings, moving, pooled, rhat_and_ess
 from epf_jax.filters import FilterState
 from epf_jax.naming import scalars
 from epf_jax.parameters import Theta
@@ -17,12 +17,18 @@ from epf_jax.results import Results, Summary, summaries
 from epf_jax.weights import uniform_log_weights
 
 
+@jax.tree_util.register_static
+class Words(str):
+    """A text that is no leaf: what holds it can go through `jax.jit` and `jax.tree.map`."""
+
+
 class Chains(NamedTuple):
     """Draws of theta by several Markov chains, after their warm-up.
 
     Attributes:
         theta: the draws, a pytree with the prior's structure whose leaves have shape (C, D, ...): C chains, D draws.
-        log_likelihood: log p(y_1:T | theta) at every draw, as the particles of that draw estimated it.
+        log_likelihood: log p(y_1:T | theta) at every draw, as the particles of that draw estimated it: without bias
+            of the likelihood in PMMH; in particle Gibbs the path of the draw before is one of them.
         acceptance: share of accepted moves of theta, for each chain (1 for exact draws).
         rhat: rank-normalised split R-hat of every parameter (Vehtari et al. 2021): 1 where the chains agree.
         ess: effective number of draws of every parameter, all chains together (bulk: of the normalised ranks).
@@ -36,7 +42,7 @@ class Chains(NamedTuple):
     rhat: Theta
     ess: Theta
     num_collapsed: Int[np.ndarray, " C"]
-    description: str = ""
+    description: str = Words()
 
     def __repr__(self) -> str:
         num_chains, num_draws = self.log_likelihood.shape
@@ -47,7 +53,7 @@ class Chains(NamedTuple):
             numbers = [np.mean(values), np.std(values), *np.quantile(values, (0.05, 0.95))]
             rows.append([name, *(f"{number:.4g}" for number in numbers), f"{ess[name]:.0f}", f"{rhat[name]:.3f}"])
         table = _aligned([["", "mean", "sd", "5%", "95%", "ess", "r-hat"], *rows])
-        return f"{self.description}: {num_chains} chains x {num_draws} draws, acceptance {acceptance}\n{table}"
+        return f"<{self.description}: {num_chains} chains x {num_draws} draws, acceptance {acceptance}\n{table}>"
 
 
 def chains_of(theta: Theta, log_likelihood: Array, acceptance: Array, collapsed: Array, description: str) -> Chains:
@@ -62,7 +68,7 @@ def chains_of(theta: Theta, log_likelihood: Array, acceptance: Array, collapsed:
         rhat=jax.tree.unflatten(structure, [rhat for rhat, _ in found]),
         ess=jax.tree.unflatten(structure, [ess for _, ess in found]),
         num_collapsed=np.sum(np.asarray(collapsed), axis=1),
-        description=description,
+        description=Words(description),
     )
 
 
@@ -81,14 +87,15 @@ def results_of_chains(chains: Chains, x: Array, num_steps: int, levels: tuple[fl
     theta, x = jax.tree.map(lambda draws: jnp.asarray(pooled(draws)), (chains.theta, x))
     log_weights = uniform_log_weights(chains.log_likelihood.size)
     nan = jnp.full((), jnp.nan, log_weights.dtype)
-    final = FilterState(x, theta, (), log_weights, nan, jnp.asarray(num_steps))
+    final = FilterState(x, theta, None, log_weights, nan, jnp.asarray(num_steps, int))
     of_theta, of_x = _one_row(final, levels)
     none = jnp.zeros(1, int)
+    ess = [scalars(chains.ess)[name] for name in moving(chains)]
     return Results(
         theta=of_theta,
         x=of_x,
         log_evidence=nan[None],
-        ess=jnp.asarray([np.min([np.min(leaf) for leaf in jax.tree.leaves(chains.ess)])], log_weights.dtype),
+        ess=jnp.asarray([np.min(ess) if ess else np.nan], log_weights.dtype),
         resampled=none > 0,
         acceptance=jnp.asarray([np.mean(chains.acceptance)], log_weights.dtype),
         num_bad_weights=none,

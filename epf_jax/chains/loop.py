@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.chains.base import chains_of, results_of_chains
-from epf_jax.checks import check_key, check_whole_number
+from epf_jax.checks import check_flag, check_key, check_whole_number
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
@@ -55,20 +55,24 @@ class Tuning(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How many chains, how long, and the quantile levels of what they find."""
+    """How many chains, how long, the quantile levels of what they find, and whether to show a progress bar."""
 
     num_chains: int
     num_warmup: int
     num_draws: int
     levels: tuple[float, ...]
+    progress: bool
 
 
-def check_plan(key: Any, num_chains: Any, num_warmup: Any, num_draws: Any, levels: Any) -> tuple[PRNGKeyArray, Plan]:
+def check_plan(
+    key: Any, num_chains: Any, num_warmup: Any, num_draws: Any, levels: Any, progress: Any
+) -> tuple[PRNGKeyArray, Plan]:
     """The key that the chains draw with, and what is planned, or an error."""
     check_whole_number("num_chains", num_chains, least=2, hint="R-hat compares chains: four is a good start.")
     check_whole_number("num_warmup", num_warmup, hint="A thousand is a good start.")
     check_whole_number("num_draws", num_draws, least=4, hint="A few thousand is a good start.")
-    return stream(check_key(key)), Plan(num_chains, num_warmup, num_draws, check_levels(levels))
+    check_flag("progress", progress)
+    return stream(check_key(key)), Plan(num_chains, num_warmup, num_draws, check_levels(levels), progress)
 
 
 def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: int) -> tuple[Array, Tuning]:
@@ -98,10 +102,9 @@ def run_chains(
     tuning: Tuning,
     data: tuple[Array, Any],
     plan: Plan,
-    progress: bool,
     description: str,
 ) -> Results:
-    """All chains through their warm-up and their draws.
+    """All chains through their warm-up and their draws, and what these say of theta and x_T.
 
     Args:
         key: a random key.
@@ -110,14 +113,13 @@ def run_chains(
         states: the kernel's states, with a leading axis of chains.
         tuning: where the population begins.
         data: what the kernel is given at every step: the series, and the rows of its inputs.
-        plan: how many chains, and how long.
-        progress: whether to show a progress bar.
+        plan: how many chains, how long, and what of them is shown.
         description: the algorithm in words.
     """
     total = plan.num_warmup + plan.num_draws
-    size = -(-total // _PIECES) if progress else total
+    size = -(-total // _PIECES) if plan.progress else total
     carry, pieces = (states, tuning), []
-    with tqdm(total=total, unit="draw", desc="sampling", disable=not progress) as bar:
+    with tqdm(total=total, unit="draw", desc="sampling", disable=not plan.progress) as bar:
         for first in range(0, total, size):
             turns = jnp.arange(first, min(first + size, total))
             carry, drawn = _scan(kernel, model, key, carry, turns, plan.num_warmup, data)

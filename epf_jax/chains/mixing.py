@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-from epf_jax.diagnosis import Finding
+from epf_jax.findings import Finding
 from epf_jax.naming import scalars
 
 _WORST_RHAT = 1.01  # and the least effective draws per chain: the rules of Vehtari et al. (2021)
@@ -47,11 +47,26 @@ def pooled(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "CD *d"]:
     return draws.reshape(-1, *draws.shape[2:])
 
 
+def moving(chains: Any) -> list[str]:
+    """The parameters that are not the same in all draws: a Cholesky factor has entries that nobody learns."""
+    return [name for name, draws in scalars(chains.theta, num_axes=2).items() if np.ptp(draws) != 0.0]
+
+
 def findings(chains: Any) -> Iterator[Finding]:
     """Chains that lost their particles, that disagree, that hardly move, or whose draws are few."""
     num_chains, num_draws = chains.log_likelihood.shape
-    rhat, ess = scalars(chains.rhat), scalars(chains.ess)
+    names = moving(chains)
+    rhat, ess = ({name: scalars(part)[name] for name in names} for part in (chains.rhat, chains.ess))
     lowest, lost = float(np.min(chains.acceptance)), np.max(chains.num_collapsed) / num_draws
+    unborn = ~np.all(np.isfinite(chains.log_likelihood), axis=1)
+    if unborn.any():
+        yield Finding(
+            "zero weights",
+            f"chain {', '.join(str(i) for i in np.flatnonzero(unborn))}",
+            "it has draws that no particle could explain: it never left the place where it was started.",
+            "a look at the data for an observation that the model all but rules out (an outlier, wrong units); more "
+            "num_particles.",
+        )
     if lost > _MOST_LOST:
         yield Finding(
             "zero weights",
@@ -63,10 +78,10 @@ def findings(chains: Any) -> Iterator[Finding]:
     remedy = "more num_draws and num_warmup."
     if lowest < _LEAST_ACCEPTANCE:
         remedy = f"more num_particles, whose log-likelihoods are less noisy (acceptance is down to {lowest:.1%})."
-    apart = [name for name, value in rhat.items() if not value < _WORST_RHAT]  # NaN, of chains that never moved, too
-    few = [name for name, value in ess.items() if not value >= _LEAST_ESS * num_chains]
+    apart = [name for name in names if not rhat[name] < _WORST_RHAT]  # NaN, of chains that never moved, too
+    few = [name for name in names if not ess[name] >= _LEAST_ESS * num_chains]
     if apart:
-        worst = np.max(list(rhat.values()))
+        worst = np.max([rhat[name] for name in apart])
         yield Finding(
             "mixing",
             ", ".join(apart),
@@ -74,10 +89,11 @@ def findings(chains: Any) -> Iterator[Finding]:
             remedy,
         )
     elif few:
+        least = np.min([ess[name] for name in few])
         yield Finding(
             "mixing",
             ", ".join(few),
-            f"the {num_chains} x {num_draws} draws are worth {np.min(list(ess.values())):.0f} independent ones, and "
-            f"{_LEAST_ESS} for each chain is the least that R-hat and the summaries can be trusted with.",
+            f"the {num_chains} x {num_draws} draws are worth {least:.0f} independent ones, and {_LEAST_ESS} for each "
+            "chain is the least that R-hat and the summaries can be trusted with.",
             remedy,
         )

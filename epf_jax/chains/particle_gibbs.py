@@ -30,7 +30,7 @@ from epf_jax.random import threefry
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
-from epf_jax.series import check_series
+from epf_jax.series import check_series, with_own_inputs
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
 from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture
@@ -68,7 +68,7 @@ def particle_gibbs(
     Args:
         key: a random key.
         model: the state-space model.
-        y: the observations; NaN is missing.
+        y: the observations, in any form that `epf.run` takes; NaN is missing.
         num_particles: of conditional SMC, at least two.
         num_draws: draws that each chain keeps.
         num_warmup: draws before them, during which the sampler's scale is learned.
@@ -87,7 +87,8 @@ def particle_gibbs(
     check_is_model(model)
     check_model_learns(model, "particle_gibbs")
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
-    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels)
+    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
+    y, inputs = with_own_inputs(y, inputs)
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if statistic is not None:
@@ -102,7 +103,7 @@ def particle_gibbs(
     states = PathState(z, _first_paths(key_paths, model, z, y.shape[0], rows))
     kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
     description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
-    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, progress, description)
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, description)
 
 
 @lru_cache(maxsize=64)

@@ -4,8 +4,9 @@ A random walk over theta whose likelihood is a particle filter's estimate, carri
 the chain then has the exact posterior, whatever the number of particles. For every draw:
 
     1. propose  z' = z + 2.38 / sqrt(P) L e, e ~ N(0, I), L L^T the covariance learned in the warm-up
-    2. estimate log p(y_1:T | theta') by a particle filter with theta' known and fresh random numbers
-    3. accept   with probability min(1, p(z') p_hat(y | theta') / (p(z) p_hat(y | theta)))
+    2. estimate log p(y_1:T | theta') by a particle filter with theta' known and fresh random numbers; draw x_T' from
+                its particles
+    3. accept   theta' and x_T' with probability min(1, p(z') p_hat(y | theta') / (p(z) p_hat(y | theta)))
 
 z are unconstrained coordinates. blackjax's random walks take a log-density of theta alone, without a key, so that its
 noise could not be drawn afresh: the step here is our own.
@@ -30,16 +31,16 @@ from epf_jax.random import normal
 from epf_jax.resampling import independent_ancestors, systematic
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
-from epf_jax.series import check_series
+from epf_jax.series import check_series, with_own_inputs
 from epf_jax.statistics.base import check_model_learns
 
 
 class _State(NamedTuple):
-    """Theta's coordinates, and what came with them: the estimate, and a draw of x_T from its particles."""
+    """Theta's coordinates, and what came with them: a draw of x_T from the particles, and their estimate."""
 
     z: Float[Array, " P"]
-    log_likelihood: Float[Array, ""]
     x: Float[Array, " *x"]
+    log_likelihood: Float[Array, ""]
 
 
 def pmmh(
@@ -65,7 +66,7 @@ def pmmh(
     Args:
         key: a random key.
         model: the state-space model.
-        y: the observations; NaN is missing.
+        y: the observations, in any form that `epf.run` takes; NaN is missing.
         num_particles: of the default filter. Enough that log p(y | theta) at one theta varies with a standard deviation
             of 1 to 2 from key to key (Doucet et al. 2015); that takes a number in proportion to T.
         num_draws: draws that each chain keeps.
@@ -82,7 +83,8 @@ def pmmh(
     check_is_model(model)
     check_model_learns(model, "pmmh")
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
-    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels)
+    key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
+    y, inputs = with_own_inputs(y, inputs)
     if filter_of is None:
         proposal = default_proposal(model) if proposal is None else proposal
         check_proposal(proposal, model)
@@ -105,10 +107,10 @@ def pmmh(
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
     nothing = jnp.full((num_chains, *example.model.shapes.x.shape), jnp.nan, z.dtype)
-    states = _State(z, jnp.full(num_chains, -jnp.inf, z.dtype), nothing.astype(example.model.shapes.x.dtype))
+    states = _State(z, nothing.astype(example.model.shapes.x.dtype), jnp.full(num_chains, -jnp.inf, z.dtype))
     description = f"PMMH, likelihood by a {example.description}"
     kernel = pmmh_kernel(model, filter_at)
-    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, progress, description)
+    return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, description)
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +121,7 @@ def pmmh_kernel(model: StateSpaceModel, filter_at: Callable[[Theta], Filter]) ->
     def estimate(key, z, y, rows):
         key_run, key_state = jax.random.split(key)
         final = run_jitted(filter_at(coordinates.to_theta(z)), (), False, None, False, key_run, None, y, rows).final
-        return _State(z, final.log_evidence, final.x[independent_ancestors(key_state, final.log_weights, 1)[0]])
+        return _State(z, final.x[independent_ancestors(key_state, final.log_weights, 1)[0]], final.log_evidence)
 
     def kernel(key, state, population, data):
         key_move, key_filter, key_accept = jax.random.split(key, 3)

@@ -195,6 +195,11 @@ def check_is_state(state: Any) -> None:
 def check_state(state: Any, filter_: Filter) -> None:
     """Refuse what is not a state of this filter."""
     check_is_state(state)
+    if state.S is None:
+        raise ValueError(
+            "state: these are the draws of Markov chains. epf.forecast goes on from them, but no filter: it would need "
+            "what its particles keep of their paths. Run the filter over the whole series."
+        )
     expected = jax.eval_shape(filter_.init, jax.random.key(0))
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
     if shapes[0] != shapes[1]:

@@ -41,7 +41,7 @@ def plot_overview(
     Returns:
         The matplotlib figure.
     """
-    check_over_time(results, "plot")
+    check_over_time(results, "plot_overview")
     check_levels_kept(results)
     parameters = list(zip(curves(results.theta, "theta"), true_values(truth, results.theta.mean), strict=True))
     of = shown(results, y)

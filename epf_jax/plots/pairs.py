@@ -24,7 +24,7 @@ def plot_pairs(
     """A figure of every two parameters against each other, and each alone, at chosen times.
 
     Args:
-        results: a run. Times before the last need one with `history=True`.
+        results: a run, or chains. Times before the last need a run with `history=True`.
         at: time indices t; the last by default.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
@@ -101,7 +101,8 @@ def _chosen(results: Results, at: Any) -> list[int]:
             hint = (
                 f"times {t[0]} to {t[-1]} of the run"
                 if results.history is not None
-                else f"the last time, {t[-1]}, alone; run it with history=True to look at others"
+                else f"the last time, {t[-1]}, alone"
+                + ("" if results.chains is not None else "; run it with history=True to look at others")
             )
             raise ValueError(f"at: the particles are kept for {hint}; got {each}.")
     return chosen

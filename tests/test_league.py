@@ -1,0 +1,47 @@
+"""The league: what is kept of it and what is passed over; the models that are written out for other libraries."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy import league
+from benchmarks.accuracy.contests import CONTESTS
+
+
+def test_a_method_is_passed_over_with_a_reason():
+    def reason(model, method, budget="small"):
+        return league.passed_over(league.Task(model, method, budget, 20))
+
+    assert reason("ar1", "Storvik") is None
+    assert reason("star", "Storvik") == "does not fit the model"
+    absent = league.importlib.util.find_spec("smcx") is None
+    assert reason("sin", "smcx: SMC^2") == ("smcx is not installed" if absent else "takes minutes for a series of 1000")
+
+
+def test_rows_that_failed_are_tried_again(tmp_path):
+    path = tmp_path / "league.jsonl"
+    rows = [{"model": "sin", "z rms": 0.1}, {"model": "star", "failed": "LinAlgError"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert league._finished(path) == rows[:1]
+    assert league._finished(tmp_path / "none") == []
+
+
+def test_models_for_particles_have_the_densities_of_ours():
+    pytest.importorskip("particles", reason="a peer, of the extra `peers`")
+    from benchmarks.accuracy.particles_models import written_for
+
+    for contest in CONTESTS.values():
+        written = written_for(contest.model())
+        if written.filter_kind.__name__ == "GuidedPF":
+            check_optimal_proposal(written.kind(**contest.truth), contest.model().shapes.x.shape)
+
+
+def check_optimal_proposal(theirs, shape):
+    """It is the transition times the observation, up to a factor that x does not enter."""
+    draws = np.random.default_rng(1)
+    before, x = np.repeat(draws.standard_normal((1, *shape)), 5, axis=0), draws.standard_normal((5, *shape))
+    data = [0.0, 0.7]
+    product = theirs.PX(1, before).logpdf(x) + theirs.PY(1, None, x).logpdf(data[1])
+    factor = product - theirs.proposal(1, before, data).logpdf(x)
+    np.testing.assert_allclose(factor, factor[0], atol=1e-9)
