@@ -18,6 +18,7 @@ _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
 _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
+_ROUGH = 0.2  # in log-density: beyond, keys disagree by as many posterior standard deviations, or nearly so
 _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
@@ -30,7 +31,9 @@ def diagnose(results: Results) -> Diagnosis:
     findings = [*_weights(results), *_moves(results), *_densities(results), *_descent(results)]
     if results.diagnostics is not None:
         recorded = (results, results.diagnostics)
-        return Diagnosis([*findings, *_box(*recorded), *_expansion(*recorded), *_prediction(*recorded)])
+        return Diagnosis(
+            [*findings, *_box(*recorded), *_expansion(*recorded), *_nodes(*recorded), *_prediction(*recorded)]
+        )
     descent = ("the particles' descent",) if results.history is None else ()
     return Diagnosis(findings, ("the predictive check", "the statistic's box and remainder", *descent))
 
@@ -137,6 +140,20 @@ def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
             f"what the Taylor polynomial leaves out of the log-density at theta adds up to {total:.2g}, beyond "
             f"{_REMAINDER}: theta is drawn from another density than the posterior.",
             "epf.chebyshev(model), a higher order, or a centre near the posterior, epf.taylor(model, 7, centre=...).",
+        )
+
+
+def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+    """Nodes of theta whose log-likelihoods are too noisy to be read between."""
+    noise, t = float(np.asarray(recorded.roughness)[-1]), times(results)
+    if not noise <= _ROUGH:
+        yield Finding(
+            "nodes",
+            f"t = {t[-1]}",
+            f"the log-likelihoods at neighbouring nodes do not lie on a smooth curve, by about {noise:.2g}, where "
+            f"{_ROUGH} is the most to be believed: another key may put the posterior elsewhere.",
+            "more particles at each node, node_filter(model, num_inner=...); epf.guided(q) for their proposal; or, if "
+            "the noise is Gaussian, inner=epf.sigma_points(model).",
         )
 
 

@@ -51,6 +51,7 @@ def examine(
         y=summarise(drawn, before.log_weights, levels),
         edge=_edge(filter_, after),
         remainder=_remainder(filter_, before, after, info, y, u),
+        roughness=jnp.zeros(()) if filter_.roughness is None else filter_.roughness(after),
         num_parents=num_parents,
         num_founders=num_founders,
         founded=lineage.since,

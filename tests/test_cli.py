@@ -107,7 +107,8 @@ def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
     message = r"numbers.csv: line 1 should name the columns, and has numbers"
     for text in ("1.0\n2.0\n3.0\n", "3\n5\n", "0.5,0.5\n0.6,0.7\n", "1.5,\n2.5,3.5\n", "nan\n1.5\n", "inf\n1.5\n"):
         (tmp_path / "numbers.csv").write_text(text)
-        refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path)
+        refused(message, "fit", f"{folder}/model.py:model", tmp_path / "numbers.csv", "--output", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
     for header in ("0,1", "2019,2020", "y,z", ",y"):  # an array's columns, years, names, an index without one
         (tmp_path / "named.csv").write_text(f"{header}\n1.5,2.5\n")
         assert list(read_csv(tmp_path / "named.csv")[0]) == header.split(",")

@@ -11,7 +11,7 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.between_nodes import LOWEST, between_nodes
+from epf_jax.filters.between_nodes import LOWEST, between_nodes, roughness
 from epf_jax.filters.node import _cut_back
 from epf_jax.gaussian import solve_lower
 from epf_jax.interpolation import piecewise_cubic
@@ -366,7 +366,37 @@ def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
     assert "box" in [finding.kind for finding in run.diagnose()]
     model = epf.models.ar1()
     run = epf.run(KEY, epf.node_filter(model, 8), y, diagnostics=True)
-    assert "box" not in [finding.kind for finding in run.diagnose()]
+    assert not {"box", "nodes"} & {finding.kind for finding in run.diagnose()}
+    assert 0.0 < run.diagnostics.roughness[-1] < 0.1
+    noisy = run._replace(diagnostics=run.diagnostics._replace(roughness=jnp.full(60, 0.5)))
+    assert "nodes" in [finding.kind for finding in noisy.diagnose()]
+
+
+@pytest.mark.parametrize("counts", [(15,), (21, 21), (4, 15)])
+def test_fourth_differences_tell_the_noise_of_the_nodes_and_nothing_of_a_cubic(counts):
+    s = np.stack(np.meshgrid(*(np.linspace(-5.0, 5.0, n) for n in counts), indexing="ij"), axis=-1)
+    smooth = jnp.asarray(np.sum(-0.5 * s**2 + 0.01 * s**3, axis=-1).ravel())
+    flat = jnp.zeros(smooth.shape)
+    assert roughness(counts, smooth, flat) < 1e-4  # float32: roundings of 30 times 6e-8, times 8
+    noise = jax.random.normal(KEY, (200, *smooth.shape))
+    found = jax.vmap(lambda e: roughness(counts, smooth + 0.1 * e, flat))(noise)
+    # the rms over 200 draws of what a dozen differences, all but a few of them dependent, say of 0.1
+    assert 0.08 < float(np.sqrt(np.mean(found**2))) < 0.2  # of two axes the rougher one counts
+    assert roughness(counts, 30.0 * smooth, flat) == 0.0  # a posterior of less than one cell: nothing is seen of it
+
+
+@pytest.mark.slow
+def test_nodes_too_noisy_for_a_chaotic_model_are_diagnosed():
+    """Ricker's map with counts: with 32 particles a node, keys put the posterior a standard deviation apart."""
+    model = epf.StateSpaceModel(
+        prior={"r": dist.Normal(3.0, 1.0), "scale": dist.LogNormal(2.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x + theta["r"] - jnp.exp(x), 0.3),
+        observation=lambda theta, x, u: dist.Poisson(theta["scale"] * jnp.exp(x)),
+    )
+    _, y = epf.simulate(jax.random.key(5), model, {"r": 3.0, "scale": 8.0}, 150)
+    run = epf.run(KEY, epf.node_filter(model, 32), y, diagnostics=True, levels=())
+    assert "nodes" in [finding.kind for finding in run.diagnose()]
 
 
 def test_what_is_linear_between_the_corners_of_a_cell_is_read_exactly_up_to_the_edge(x64):

@@ -67,14 +67,13 @@ def compare_command(
     """
     keep_compiled_programs()
     with refusals():
-        outputs.prepare(output / "compare.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
         names = DEFAULT if methods is None else names_in(methods)
-        sizes: dict[str, int | None] = dict.fromkeys(names, particles)
-        if methods is None:
-            sizes["node"] = None  # N at every node, by the dozen or the thousand, is for those who name it
+        # N at every node, by the dozen or the thousand, is for those who name the method.
+        sizes = {name: None if methods is None and METHODS[name].at_each_node else particles for name in names}
         kept = {name: None if checkpoint is None else _own(check_path(checkpoint), name) for name in names}
         filters, refused = _filters(model, sizes, series, kept)
+        outputs.prepare(output / "compare.html")
         found, seconds = _run_all(filters, series, seed, kept)
         tables = [scores(found, series, seconds, refused), side_by_side(found)]
         for table in tables:

@@ -67,10 +67,10 @@ def fit_command(
     """
     keep_compiled_programs()
     with refusals():
-        outputs.prepare(output / "fit.html")
         series = series_from(data, names_in(columns), time, unit, names_in(inputs))
         kept = None if checkpoint is None else check_path(checkpoint)
         filter_ = build(model, method, particles, example_row(series), room_for(len(series.y), kept))
+        outputs.prepare(output / "fit.html")
         start = clock.perf_counter()
         with progress_bar() as bar:
             task = bar.add_task("filtering", total=len(series.y))

@@ -27,18 +27,20 @@ class Method(NamedTuple):
         num_particles: how many it gets by default.
         remembers: whether it remembers the whole series.
         caution: what is wrong with its posterior by design, or "".
+        at_each_node: whether so many particles are at every node of a grid, and not all of them.
     """
 
     build: Callable[..., Filter]
     num_particles: int = 1000
     remembers: bool = False
     caution: str = ""
+    at_each_node: bool = False
 
 
 METHODS = {
     "epf": Method(extended_parameter_filter),
     "storvik": Method(storvik_filter),
-    "node": Method(node_filter, 32),  # at each node
+    "node": Method(node_filter, 32, at_each_node=True),
     "particle-learning": Method(particle_learning_filter),
     "practical": Method(practical_filter, 100, caution="it is too wide where noise variances are learned"),
     "resample-move": Method(resample_move_filter, remembers=True),

@@ -91,6 +91,8 @@ class Filter(NamedTuple):
         edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the box that the
             filter confines theta to (the box's own coordinates, of which the k-th is the first that moves theta's k-th
             along it), or None where it confines it to none but perhaps the statistic's.
+        roughness: `roughness(state)`, the noise that can be told from the log-likelihoods at the nodes of a grid of
+            theta, or None where there are none.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -103,6 +105,7 @@ class Filter(NamedTuple):
     max_steps: int | None = None
     statistic: Statistic | None = None
     edge: Callable[[FilterState], Float[Array, " P"]] | None = None
+    roughness: Callable[[FilterState], Float[Array, ""]] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
@@ -148,6 +151,7 @@ def build_filter(
     max_steps: int | None = None,
     statistic: Statistic | None = None,
     edge: Callable[[FilterState], Float[Array, " P"]] | None = None,
+    roughness: Callable[[FilterState], Float[Array, ""]] | None = None,
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
@@ -174,7 +178,8 @@ def build_filter(
         return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
     jitted = jax.jit(init_state), jax.jit(step_state)
-    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, edge)
+    of_grid = (edge, roughness)
+    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
 
 
 def _strongly_typed(state: FilterState) -> FilterState:

@@ -14,6 +14,7 @@ from epf_jax.quasi import lattice
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
+_SEEN = 0.01  # of the posterior's mass in five nodes on end, by the least of them, below which nothing can be told
 LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
 
 
@@ -98,6 +99,28 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
     around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
     return Between(nodes, at, around_each(at), nearest, around_each, jax.vmap(corners), cell, reaches)
+
+
+def roughness(
+    counts: tuple[int, ...], log_likelihood: Float[Array, " K"], log_prior: Float[Array, " K"]
+) -> Float[Array, ""]:
+    r"""The noise in log L that its fourth differences along the grid tell of, where the posterior is.
+
+    They vanish for a cubic, nearly so for a smooth likelihood on nodes less than a standard deviation apart, and have
+    the standard deviation :math:`\sqrt{1 + 16 + 36 + 16 + 1}\,\sigma` where every node errs for itself by
+    :math:`\sigma`. Zero where five nodes on end are more than the posterior covers.
+    """
+    values, weights = log_likelihood.reshape(counts), jax.nn.softmax(log_likelihood + log_prior).reshape(counts)
+    found = jnp.zeros((), values.dtype)
+    for axis, n in enumerate(counts):
+        if n >= 5:
+            on_end = [jax.lax.slice_in_dim(values, k, n - 4 + k, axis=axis) for k in range(5)]
+            fourth = on_end[0] - 4 * on_end[1] + 6 * on_end[2] - 4 * on_end[3] + on_end[4]
+            least = reduce(jnp.minimum, [jax.lax.slice_in_dim(weights, k, n - 4 + k, axis=axis) for k in range(5)])
+            mass = jnp.sum(least)
+            noise = jnp.sqrt(jnp.sum(least * fourth**2) / jnp.maximum(mass, _SEEN) / 70)
+            found = jnp.maximum(found, jnp.where(mass > _SEEN, noise, 0.0))
+    return found
 
 
 def _squeezed(log_likelihood, top):

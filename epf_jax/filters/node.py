@@ -35,7 +35,7 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
-from epf_jax.filters.between_nodes import between_nodes
+from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.known_theta import KnownTheta, particles
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import node_counts
@@ -172,9 +172,14 @@ def node_filter(
     def edge(state):
         return jnp.exp(state.log_weights) @ (jnp.abs(between.at) > _OUTER)
 
+    def rough(state):
+        S = state.S
+        return roughness(counts, S.log_likelihood, jax.vmap(coordinates.log_prior)(S.centre + between.nodes @ S.axes.T))
+
     description = f"node filter: {' x '.join(map(str, counts))} nodes of theta {inner.description}"
     by_particle = PARTICLES._replace(S=False)
-    return build_filter(model, num_points, init, step, description, resample, by_particle=by_particle, edge=edge)
+    options: Any = {"by_particle": by_particle, "edge": edge, "roughness": rough}
+    return build_filter(model, num_points, init, step, description, resample, **options)
 
 
 def _checked_points(num_points: int | None, dim: int) -> int:

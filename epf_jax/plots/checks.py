@@ -89,7 +89,7 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
     """A figure of what the statistic and the particles are worth over time.
 
     Share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out of the
-    log-density so far; how many ancestors the particles have.
+    log-density so far, or, of a node filter, the noise between its nodes; how many ancestors the particles have.
 
     Args:
         results: a run with `diagnostics=True`.
@@ -106,9 +106,11 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
     axes[0].set_ylabel("posterior share\nat the box's edge")
     if recorded.edge.shape[-1]:
         legend(axes[0])
-    axes[1].plot(of.t, np.cumsum(np.asarray(recorded.remainder)), color=FILTER, linewidth=1.4)
+    has_nodes = np.any(recorded.roughness)
+    left_out = np.asarray(recorded.roughness) if has_nodes else np.cumsum(np.asarray(recorded.remainder))
+    axes[1].plot(of.t, left_out, color=FILTER, linewidth=1.4)
     axes[1].axhline(0.0, color="#555555", linewidth=0.8)
-    axes[1].set_ylabel("Taylor remainder so far\n(log-density)")
+    axes[1].set_ylabel(f"{'noise between the nodes' if has_nodes else 'Taylor remainder so far'}\n(log-density)")
     draw_descent(axes[2], of.t, results)
     for ax in axes:
         finish(ax)
