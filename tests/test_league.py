@@ -19,12 +19,13 @@ def test_a_method_is_passed_over_with_a_reason():
     assert reason("sin", "smcx: SMC^2") == ("smcx is not installed" if absent else "takes minutes for a series of 1000")
 
 
-def test_rows_that_failed_are_tried_again(tmp_path):
+def test_rows_that_failed_are_kept_apart(tmp_path):
     path = tmp_path / "league.jsonl"
-    rows = [{"model": "sin", "z rms": 0.1}, {"model": "star", "failed": "LinAlgError"}]
+    row = league.Task("sin", "SIR", "tiny", 20).row
+    rows = [{**row, "z rms": 0.1}, {**row, "model": "star", "failed": "LinAlgError"}, {**row, "failed": "once"}]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert league._finished(path) == rows[:1]
-    assert league._finished(tmp_path / "none") == []
+    assert league.kept_rows(path) == (rows[:1], rows[1:2])
+    assert league.kept_rows(tmp_path / "none") == ([], [])
 
 
 def test_models_for_particles_have_the_densities_of_ours():

@@ -29,9 +29,8 @@ def row_of(task: tuple[str, int]) -> dict[str, Any]:
     method, num_series = task
     contest, contestant = CONTESTS[MODEL], BY_LABEL[method]
     y, golds = data(MODEL, num_series)
-    found, seconds = estimates(contest, contestant, SIZES[method], y)
-    scores = judged(contest, found, golds)
-    return {"method": method, "size": str(SIZES[method]), **scores, "seconds": float(np.median(seconds))}
+    found, _ = estimates(contest, contestant, SIZES[method], y)
+    return {"method": method, "size": str(SIZES[method]), **judged(contest, found, golds)}
 
 
 def distances(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -127,10 +127,18 @@ def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> di
     }
 
 
-def _finished(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows that need no second run: one that failed is tried again."""
+def identity(row: dict[str, Any]) -> tuple:
+    """What tells a row from others."""
+    return tuple(row[k] for k in IDENTITY)
+
+
+def kept_rows(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows that need no second run, and those that failed, which are tried again where they are asked for."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if "failed" not in row and "skipped" not in row]
+    found = [row for row in rows if "failed" not in row and "skipped" not in row]
+    done = {identity(row) for row in found}
+    failed = {identity(row): row for row in rows if "failed" in row and identity(row) not in done}
+    return found, list(failed.values())
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
@@ -178,19 +186,21 @@ def main(arguments: list[str] | None = None) -> None:
     for _ in solve_all(find_gold, missing, given.workers):
         pass
     kept = RESULTS / "league.jsonl"
-    rows = _finished(kept)
-    done = {tuple(row[k] for k in IDENTITY) for row in rows}
+    rows, failed = kept_rows(kept)
+    done = {identity(row) for row in rows}
     tasks = [
         Task(name, label, budget, given.series)
         for budget in reversed(BUDGETS)  # the longest first: the pool ends together
         for label in BY_LABEL
         for name in CONTESTS
     ]
-    tasks = [task for task in tasks if tuple(task.row[k] for k in IDENTITY) not in done]
+    tasks = [task for task in tasks if identity(task.row) not in done]
     reasons = {task: passed_over(task) for task in tasks}
     rows += [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
     asked = [t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets]
     to_do = [task for task in asked if reasons[task] is None]
+    again = {identity(task.row) for task in to_do}
+    rows += [row for row in failed if identity(row) not in again]
     with kept.open("a") as file:
         for row in solve_all(contend, to_do, given.workers, in_order=False):
             rows.append(row)

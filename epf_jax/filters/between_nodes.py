@@ -14,7 +14,7 @@ from epf_jax.quasi import lattice
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
-_SEEN = 0.01  # of the posterior's mass in five nodes on end, by the least of them, below which nothing can be told
+_SEEN = 1e-3  # of the posterior's mass in five nodes on end, by the least of them, below which nothing can be told
 LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
 
 
