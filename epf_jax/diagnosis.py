@@ -18,7 +18,7 @@ _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
 _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
-_ROUGH = 0.1  # in log-density: beyond, keys were seen to disagree by 0.2 posterior standard deviations and more
+_ROUGH = 0.15  # in log-density: beyond, keys were seen to disagree by 0.2 posterior standard deviations and more
 _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
@@ -145,15 +145,17 @@ def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
 
 def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
     """Nodes of theta whose log-likelihoods are too noisy to be read between."""
-    noise, t = float(np.asarray(recorded.roughness)[-1]), times(results)
+    rough, t = np.asarray(recorded.roughness), times(results)
+    worst = int(np.argmax(rough))  # noise of early steps stays, smoothed, when the nodes are placed anew
+    noise = float(rough[worst])
     if not noise <= _ROUGH:
         yield Finding(
             "nodes",
-            f"t = {t[-1]}",
+            f"t = {t[worst]}",
             f"the log-likelihoods at neighbouring nodes do not lie on a smooth curve, by about {noise:.2g}, where "
             f"{_ROUGH} is the most to be believed: another key may put the posterior elsewhere.",
-            "more particles at each node, node_filter(model, num_inner=...); epf.guided(q) for their proposal; or, if "
-            "the noise is Gaussian, inner=epf.sigma_points(model).",
+            "several times as many particles at each node, node_filter(model, num_inner=...); a proposal that looks at "
+            "the data, epf.guided(q); or epf.smc2_filter, epf.pmmh, which need no smooth curve.",
         )
 
 
@@ -172,7 +174,8 @@ def _descent(results: Results) -> Iterator[Finding]:
             f"all {num} particles descend from {some} of t = {generation}, {age} observations before the end: what "
             "they say of the parameters rests on no more paths than that, and their spread may be too small.",
             "compare a few keys (epf.replicate): if their posteriors disagree, take more particles, propose with the "
-            "observation in view (epf.fully_adapted, epf.guided), or resample less (epf.when_ess_below(0.5)).",
+            "observation in view (epf.fully_adapted, epf.guided), resample less (epf.when_ess_below(0.5)), or take a "
+            "filter whose parameters share no paths: epf.node_filter, epf.smc2_filter.",
         )
 
 

@@ -95,7 +95,9 @@ def by_counting(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Arra
 
 
 def _extremes(v: Float[Array, " N"], w: Float[Array, " N"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    return jnp.min(jnp.where(w > 0, v, jnp.inf)), jnp.max(jnp.where(w > 0, v, -jnp.inf))
+    """The range of the particles that count: those that all together weigh less than a rounding may lie anywhere."""
+    counts = w > jnp.finfo(w.dtype).eps / w.shape[0]
+    return jnp.min(jnp.where(counts, v, jnp.inf)), jnp.max(jnp.where(counts, v, -jnp.inf))
 
 
 @_quantiles.defjvp

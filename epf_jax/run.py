@@ -27,7 +27,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
-from epf_jax.model import check_rows, input_rows
+from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.packing import pack, unpack
 from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, with_own_inputs
@@ -206,10 +206,14 @@ def join(found: Iterable[Results]) -> Results:
 def check_filter(filter_: Any) -> Filter:
     """The filter, or an error where it is none."""
     if not isinstance(filter_, Filter):
+        hint = "The arguments are (key, filter, y)."
+        if isinstance(filter_, StateSpaceModel):
+            hint = "Build one from the model."
+        elif callable(filter_):
+            hint = "Call it with a model; epf.pmmh and epf.particle_gibbs run by themselves, epf.pmmh(key, model, y)."
         raise TypeError(
             f"filter_: expected a filter such as epf.extended_parameter_filter(model, num_particles=1000), got "
-            f"{type(filter_).__name__}. The arguments are (key, filter, y); only with hyper= does replicate take a "
-            "function that builds filters."
+            f"{type(filter_).__name__}. {hint}"
         )
     return filter_
 

@@ -270,6 +270,10 @@ def test_the_last_state_is_drawn_with_its_theta(method):
         jax.jit(lambda results: results.theta.mean)(results)
         with pytest.raises(ValueError, match=r"^state: these are the draws of Markov chains"):
             epf.run(KEY, epf.liu_west_filter(model, 40), jnp.zeros(2), state=results.final)
+        with pytest.raises(ValueError, match=r"^state: these are the draws of Markov chains"):
+            epf.liu_west_filter(model, 40).step(KEY, results.final, 0.0)
+        with pytest.raises(TypeError, match=r"^state: expected .* got Results\. Give results\.final"):
+            epf.forecast(KEY, model, results, 2)
         with pytest.raises(IndexError, match=r"^run: chains are one result"):
             results.one(0)
         with pytest.raises(TypeError, match=r"got Chains\. Give the results, not results\.chains"):

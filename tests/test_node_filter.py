@@ -383,6 +383,7 @@ def test_fourth_differences_tell_the_noise_of_the_nodes_and_nothing_of_a_cubic(c
     # the rms over 200 draws of what a dozen differences, all but a few of them dependent, say of 0.1
     assert 0.08 < float(np.sqrt(np.mean(found**2))) < 0.2  # of two axes the rougher one counts
     assert roughness(counts, 30.0 * smooth, flat) == 0.0  # a posterior of less than one cell: nothing is seen of it
+    assert roughness(counts, jnp.where(smooth < -8.0, -jnp.inf, smooth), flat) < 1e-4  # what is impossible is not noise
 
 
 @pytest.mark.slow

@@ -108,6 +108,17 @@ def test_both_ways_to_a_quantile_give_the_smallest_value_that_reaches_the_level(
 
 
 @pytest.mark.parametrize("way", [by_halving, by_counting])
+def test_a_value_far_out_that_weighs_nothing_takes_no_precision_from_the_others(way):
+    values = np.random.default_rng(5).normal(size=500).astype(np.float32)
+    weights = np.full(500, 1 / 498)
+    weights[[0, 1]] = 1e-13, 1e-12  # less than a rounding of all the others together
+    values[[0, 1]] = 2.0**31, -(2.0**31)  # a count that overflowed, of a theta that the data rule out
+    found = jax.jit(way)(*map(jnp.asarray, (values, weights, np.array([0.05, 0.401, 0.95]))))
+    expected = np.quantile(values[2:], [0.05, 0.401, 0.95], method="inverted_cdf")
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # as above
+
+
+@pytest.mark.parametrize("way", [by_halving, by_counting])
 def test_quantiles_of_equal_values_are_that_value(way):
     np.testing.assert_array_equal(way(jnp.full(4, 3.7), jnp.full(4, 0.25), jnp.array([0.1, 0.9])), np.float32(3.7))
 

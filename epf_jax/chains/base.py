@@ -50,7 +50,7 @@ class Chains(NamedTuple):
         draws, ess, rhat = scalars(self.theta, num_axes=2), scalars(self.ess), scalars(self.rhat)
         rows = []
         for name, values in draws.items():
-            numbers = [np.mean(values), np.std(values), *np.quantile(values, (0.05, 0.95))]
+            numbers = [np.mean(values), np.std(values), *np.quantile(values, (0.05, 0.95), method="inverted_cdf")]
             rows.append([name, *(f"{number:.4g}" for number in numbers), f"{ess[name]:.0f}", f"{rhat[name]:.3f}"])
         table = _aligned([["", "mean", "sd", "5%", "95%", "ess", "r-hat"], *rows])
         return f"<{self.description}: {num_chains} chains x {num_draws} draws, acceptance {acceptance}\n{table}>"

@@ -172,7 +172,7 @@ def build_filter(
     def step_state(key, state, y, u=None):
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
         key = stream(check_key(key))
-        check_is_state(state)
+        check_is_filters_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
         return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
@@ -191,20 +191,28 @@ def check_is_state(state: Any) -> None:
     """Refuse what is not a filter's state."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
+        hint = "The arguments of step are (key, state, y, u)."
+        if came in ("Results", "Chains"):
+            hint = "Give results.final."
         raise TypeError(
             f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. "
-            "The arguments of step are (key, state, y, u)."
+            f"{hint}"
         )
 
 
-def check_state(state: Any, filter_: Filter) -> None:
-    """Refuse what is not a state of this filter."""
+def check_is_filters_state(state: Any) -> None:
+    """Refuse what no filter can go on from."""
     check_is_state(state)
     if state.S is None:
         raise ValueError(
             "state: these are the draws of Markov chains. epf.forecast goes on from them, but no filter: it would need "
             "what its particles keep of their paths. Run the filter over the whole series."
         )
+
+
+def check_state(state: Any, filter_: Filter) -> None:
+    """Refuse what is not a state of this filter."""
+    check_is_filters_state(state)
     expected = jax.eval_shape(filter_.init, jax.random.key(0))
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
     if shapes[0] != shapes[1]:

@@ -118,7 +118,8 @@ def roughness(
             fourth = on_end[0] - 4 * on_end[1] + 6 * on_end[2] - 4 * on_end[3] + on_end[4]
             least = reduce(jnp.minimum, [jax.lax.slice_in_dim(weights, k, n - 4 + k, axis=axis) for k in range(5)])
             mass = jnp.sum(least)
-            noise = jnp.sqrt(jnp.sum(least * fourth**2) / jnp.maximum(mass, _SEEN) / 70)
+            where_seen = jnp.where(least > 0, fourth, 0.0)  # a node that is impossible is infinitely rough
+            noise = jnp.sqrt(jnp.sum(least * where_seen**2) / jnp.maximum(mass, _SEEN) / 70)
             found = jnp.maximum(found, jnp.where(mass > _SEEN, noise, 0.0))
     return found
 
