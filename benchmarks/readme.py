@@ -1,10 +1,7 @@
 """Write the README's tables from benchmarks/results: `python -m benchmarks.readme`."""
 
-import itertools
 import json
 import pathlib
-
-import numpy as np
 
 from benchmarks.accuracy.contestants import BY_LABEL
 from benchmarks.report import RESULTS
@@ -262,7 +259,7 @@ def league() -> str:
         "",
         *_guide(rows, where),
         "",
-        _volatility_agreement(rows),
+        agreement(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -321,26 +318,24 @@ def _is_ours_and_online(row) -> bool:
     return contestant.online and contestant.needs is None
 
 
-def _volatility_agreement(rows) -> str:
-    """How far apart the methods are that volatility is judged by, series by series."""
-    found = {
-        row["method"]: row["parameters"] for row in rows if row["model"] == "volatility" and row["budget"] == "large"
-    }
-    told = []
-    for a, b in itertools.combinations(("node filter", "SMC^2", "PMMH"), 2):
-        apart = [np.subtract(found[a][name]["z"], found[b][name]["z"]) for name in found[a]]
-        rms = max(float(np.sqrt(np.mean(d**2))) for d in apart)
-        told.append(f"{a} and {b} {rms:.2f} ({max(float(np.max(np.abs(d))) for d in apart):.2f} at most)")
+def agreement() -> str:
+    """How far apart the methods are that volatility is judged by, and how far off others, as stored."""
+    rows = json.loads((RESULTS / "accuracy_agreement.json").read_text())["rows"]
+    methods = {row["method"]: row for row in rows if "method" in row}
+    pairs = [r for r in rows if "between" in r]
+    told = [f"{r['between']} {r['rms']:.2f} ({r['most']:.2f} at most)" for r in pairs]
+    beyond = [r["between"] for r in pairs if not r["met in every series"]]
+    single = f" In single series these are further apart than {pairs[0]['bar']}: {'; '.join(beyond)}." if beyond else ""
+    sizes = ", ".join(f"{name} {row['size']}" for name, row in methods.items())
+    off = {name: f"{row['z rms']:.2f}" for name, row in methods.items()}
     return (
-        "On volatility, at the large budget, the posterior means lie apart by so many exact standard deviations (rms "
-        f"over the series, for the parameter where it is most): {', '.join(told)}. From the exact mean, Storvik's "
-        f"filter is {_worst(found, 'Storvik')} away, the default EPF, which takes the same statistic with fewer "
-        f"particles, {_worst(found, 'EPF (default)')}: their paths degenerate."
+        "On volatility, the posterior means of three ways to the exact one lie apart by so many exact standard "
+        f"deviations (rms over the series, for the parameter where it is most): {', '.join(told)}.{single} From "
+        f"the exact mean, the node filter is {off['node filter']} away, SMC^2 {off['SMC^2']}, PMMH {off['PMMH']}; "
+        f"Storvik's filter {off['Storvik']}, and the default EPF, which takes the same statistic with fewer particles, "
+        f"{off['EPF (default)']}: their paths degenerate. (Sizes: {sizes}; "
+        "[accuracy_agreement.json](benchmarks/results/accuracy_agreement.json).)"
     )
-
-
-def _worst(found, method) -> str:
-    return f"{max(part['z rms'] for part in found[method].values()):.2f}"
 
 
 def calibration() -> str:

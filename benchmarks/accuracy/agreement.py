@@ -34,14 +34,26 @@ def row_of(task: tuple[str, int]) -> dict[str, Any]:
 
 
 def distances(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of every two exact methods, for the parameter where they are farthest apart: rms and most over the series."""
+    """Of every two exact methods, for the parameter where they are farthest apart: rms and most over the series.
+
+    Issue 6 asks for 0.3 and does not say of which: both verdicts are kept.
+    """
     z = {row["method"]: {name: part["z"] for name, part in row["parameters"].items()} for row in rows}
     found = []
     for one, other in itertools.combinations(EXACT, 2):
         apart = {name: np.subtract(z[one][name], z[other][name]) for name in z[one]}
         rms = max(float(np.sqrt(np.mean(d**2))) for d in apart.values())
         most = max(float(np.max(np.abs(d))) for d in apart.values())
-        found.append({"between": f"{one} and {other}", "rms": rms, "most": most, "bar": BAR, "met": most <= BAR})
+        found.append(
+            {
+                "between": f"{one} and {other}",
+                "rms": rms,
+                "most": most,
+                "bar": BAR,
+                "met by the rms": rms <= BAR,
+                "met in every series": most <= BAR,
+            }
+        )
     return found
 
 
