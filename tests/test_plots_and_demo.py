@@ -178,7 +178,7 @@ def test_what_cannot_be_drawn_is_refused_by_name(run):
     with pytest.raises(ValueError, match=r"^truth: expected the prior's structure"):
         results.plot(truth={"level_noise": 0.5})
     batch = jax.tree.map(lambda a: a[None], results)
-    with pytest.raises(ValueError, match=r"^results: plot looks at one run, and these are 1"):
+    with pytest.raises(ValueError, match=r"^results: plot_overview looks at one run, and these are 1"):
         batch.plot()
 
 
