@@ -241,7 +241,8 @@ def league() -> str:
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
         "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run. On the "
         "Cauchy model every method that takes one has a proposal that allows for jumps. "
-        f"Seconds are of {where}; those with a star, of other machines, which the file names:",
+        f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
+        "taken beside other work, and are too long:",
         "",
         *_by_model(["method", "budget"], models, _league_rows(rows, where, ("small", "large"))),
         "",

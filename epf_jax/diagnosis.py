@@ -18,7 +18,7 @@ _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.95)  # of a Metropolis-Hastings step tuned well, a fifth to a half is accepted
 _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
-_ROUGH = 0.15  # in log-density: chosen on seven models, where keys disagreed by 0.2 posterior sds and more beyond it
+_ROUGH = 0.15  # in log-density: chosen on seven models, where keys disagreed by 0.14 posterior sds and more beyond it
 _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 

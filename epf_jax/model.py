@@ -184,7 +184,7 @@ def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:
 
 
 def _x64() -> bool:
-    """Whether numbers have 64 bits here; `jnp.result_type` takes ten times as long to tell."""
+    """Whether numbers have 64 bits here, asked of the setting itself: this is asked at every run."""
     config: Any = jax.config
     return config.jax_enable_x64
 

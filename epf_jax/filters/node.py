@@ -169,6 +169,15 @@ def node_filter(
         x = inner.pick(key, S.filters, between.nearest)
         return FilterState(x, theta, S, log_weights, log_evidence, t)
 
+    description = f"node filter: {' x '.join(map(str, counts))} nodes of theta {inner.description}"
+    by_particle = PARTICLES._replace(S=False)
+    health = _health(coordinates, between, counts)
+    return build_filter(model, num_points, init, step, description, resample, by_particle=by_particle, **health)
+
+
+def _health(coordinates, between, counts) -> dict[str, Any]:
+    """What diagnoses look at: the posterior's share at the box's edge, and the noise between the nodes."""
+
     def edge(state):
         return jnp.exp(state.log_weights) @ (jnp.abs(between.at) > _OUTER)
 
@@ -176,10 +185,7 @@ def node_filter(
         S = state.S
         return roughness(counts, S.log_likelihood, jax.vmap(coordinates.log_prior)(S.centre + between.nodes @ S.axes.T))
 
-    description = f"node filter: {' x '.join(map(str, counts))} nodes of theta {inner.description}"
-    by_particle = PARTICLES._replace(S=False)
-    options: Any = {"by_particle": by_particle, "edge": edge, "roughness": rough}
-    return build_filter(model, num_points, init, step, description, resample, **options)
+    return {"edge": edge, "roughness": rough}
 
 
 def _checked_points(num_points: int | None, dim: int) -> int:
