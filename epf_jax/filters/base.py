@@ -1,6 +1,7 @@
 """The filter nouns, shared by every filter: `Filter`, `FilterState`, `StepInfo`."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -213,13 +214,18 @@ def check_is_filters_state(state: Any) -> None:
 def check_state(state: Any, filter_: Filter) -> None:
     """Refuse what is not a state of this filter."""
     check_is_filters_state(state)
-    expected = jax.eval_shape(filter_.init, jax.random.key(0))
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (state, expected)]
-    if shapes[0] != shapes[1]:
+    expected, came = _shapes_of_state(filter_), jax.tree.map(jnp.shape, state)
+    if came != expected:
         raise ValueError(
-            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {shapes[1]}, got "
-            f"shapes {shapes[0]}. Go on with the filter that made the state."
+            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {expected}, got "
+            f"shapes {came}. Go on with the filter that made the state."
         )
+
+
+@lru_cache(maxsize=32)
+def _shapes_of_state(filter_: Filter) -> Any:
+    """The shapes of its state, found once: a run that goes on from a state is to cost little beside its steps."""
+    return jax.tree.map(jnp.shape, jax.eval_shape(filter_.init, jax.random.key(0)))
 
 
 def as_observation(y: Any, expected: Any) -> Array:

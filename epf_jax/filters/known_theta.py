@@ -75,7 +75,9 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
         return nearest._replace(theta=for_each(theta))
 
     def pick(key, states, which):
-        below = jnp.cumsum(jnp.exp(states.log_weights), axis=1)
+        # Before the first step the weights are constants, which XLA would add up for seconds while it compiles.
+        log_weights = jax.lax.optimization_barrier(jax.lax.stop_gradient(states.log_weights))
+        below = jnp.cumsum(jnp.exp(log_weights), axis=1)
         below = below / below[:, -1:]
         level = (_levels(len(which), 1)[:, 0] + jax.random.uniform(key)) % 1.0
         chosen = jnp.sum(below[which] < level[:, None], axis=1)
