@@ -19,7 +19,8 @@ class Contestant(NamedTuple):
     """A method: `estimate(key, model, y, size, proposal)` gives an `Estimate`; sizes are those of the budgets.
 
     One of another library names the package that it `needs`; one that takes minutes a series on a thousand
-    observations says how many are the `most` at each budget.
+    observations says how many are the `most` at each budget, beyond which it runs only where that is asked for. One
+    that compiles anew at every call has no use for a first call that is not timed: `warms_up` is False.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Contestant(NamedTuple):
     fits: Callable[[epf.StateSpaceModel], bool] = lambda model: True
     needs: str | None = None
     most: tuple[int, int, int] | None = None
+    warms_up: bool = True
 
 
 class Estimate(NamedTuple):
@@ -152,6 +154,7 @@ CONTESTANTS = [
         by_peer(peer_methods.smcx_smc2),
         needs="smcx",
         most=(300, 300, 300),
+        warms_up=False,
     ),
     Contestant(
         "particles: SMC^2",

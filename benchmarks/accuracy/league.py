@@ -6,7 +6,7 @@ for one series on one core, compiled; a new observation costs an online method t
 them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
 has two dimensions), each on a grid of theta.
 
-    python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
+    python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20] [--patient]
 
 Finished rows are kept in `league.jsonl` beside the table; the same command goes on from there.
 """
@@ -70,12 +70,12 @@ def contend(task: Task) -> dict[str, Any]:
         return {**task.row, "failed": f"{type(error).__name__}: {error}"[:300]}
 
 
-def passed_over(task: Task) -> str | None:
-    """Why a task has no row, or None where it is to have one."""
+def passed_over(task: Task, *, patient: bool = False) -> str | None:
+    """Why a task has no row, or None where it is to have one; the patient wait for what takes minutes a series."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
-    if contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(task.budget)]:
+    if not patient and contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(task.budget)]:
         return f"takes minutes for a series of {contest.num_steps}"
     return None if contestant.fits(contest.model()) else "does not fit the model"
 
@@ -92,7 +92,8 @@ def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray
 
     found, seconds = [], []
     with np.errstate(all="ignore"):  # methods that fail on the Cauchy model divide by nothing
-        estimate(0)  # compile
+        if contestant.warms_up:
+            estimate(0)  # compile
         for i in range(len(y)):
             start = time.perf_counter()
             found.append(estimate(i))
@@ -181,6 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
+    parser.add_argument("--patient", action="store_true", help="also what takes minutes a series")
     given = parser.parse_args(arguments)
     missing = [(n, i) for n in given.models for i in range(given.series) if not gold_path(n, i).exists()]
     for _ in solve_all(find_gold, missing, given.workers):
@@ -195,10 +197,10 @@ def main(arguments: list[str] | None = None) -> None:
         for name in CONTESTS
     ]
     tasks = [task for task in tasks if identity(task.row) not in done]
-    reasons = {task: passed_over(task) for task in tasks}
+    asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
+    reasons = {task: passed_over(task, patient=given.patient and task in asked) for task in tasks}
     rows += [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
-    asked = [t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets]
-    to_do = [task for task in asked if reasons[task] is None]
+    to_do = [task for task in tasks if task in asked and reasons[task] is None]
     again = {identity(task.row) for task in to_do}
     rows += [row for row in failed if identity(row) not in again]
     with kept.open("a") as file:
