@@ -87,9 +87,13 @@ def test_no_device_gathers_more_than_a_number_from_each(told_more):
     assert told_more["traffic"] == {"across": 8, "islands": 8}
 
 
+def test_steps_across_devices_are_the_run(told):
+    assert told["stepping"]
+
+
 @pytest.mark.slow
-def test_steps_across_devices_are_the_run(told_more):
-    assert told_more["stepping"]
+def test_steps_on_islands_are_the_run(told_more):
+    assert told_more["stepping on islands"]
 
 
 @pytest.mark.slow

@@ -166,6 +166,8 @@ def build_filter(
         state, info = step(key, state, y, u)
         return spread_particles(mesh, _strongly_typed(state), by_particle), info
 
+    turn = turn if mesh is None else _by_itself(turn)
+
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
         return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), by_particle)
@@ -181,6 +183,21 @@ def build_filter(
     jitted = jax.jit(init_state), jax.jit(step_state)
     of_grid = (edge, roughness)
     return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
+
+
+def _by_itself(turn: Callable) -> Callable:
+    """The same turn as the branch of a condition that always holds, which XLA does not know.
+
+    It compiles a branch without what is around it. Of particles across devices a turn in a run's loop would otherwise
+    be fused, and so rounded, in another way than the turn of a step.
+    """
+
+    def guarded(state, row):
+        out = jax.eval_shape(turn, state, row)
+        never = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), out)
+        return jax.lax.cond(state.t >= 0, lambda: turn(state, row), lambda: never)
+
+    return guarded
 
 
 def _strongly_typed(state: FilterState) -> FilterState:

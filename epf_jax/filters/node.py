@@ -101,7 +101,9 @@ def node_filter(
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
             box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
-            likelihood not one smooth hill on it.
+            likelihood not one smooth hill on it. Take more, too, along a parameter of which the data say little at some
+            values of another and much at others, as of the level of a volatility that hardly reverts: the box is as
+            wide as the widest of these posteriors, and the narrowest is to be read in it.
         num_points: G, at how many points of a lattice the posterior is read; 128, 610 and 2048 for one, two and three
             parameters by default. The filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer,
