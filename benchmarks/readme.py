@@ -239,12 +239,13 @@ def league() -> str:
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run. On the "
-        "Cauchy model every method that takes one has a proposal that allows for jumps. "
+        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run; where "
+        "it fails, the file says how. On the Cauchy model every method that takes one has a proposal that allows for "
+        "jumps. "
         f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
         "taken beside other work, and are too long:",
         "",
-        *_by_model(["method", "budget"], models, _league_rows(rows, where, ("small", "large"))),
+        *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, ("small", "large"))),
         "",
         "Seconds that each method needs for a z rms of at most 0.3, and of at most 0.1: the cheapest of its three "
         "budgets that gets there:",
@@ -272,13 +273,15 @@ def _by_model(heads, models, rows) -> list[str]:
 
 
 def _league_rows(rows, where, budgets):
+    rows = [row for row in rows if row["budget"] in budgets and "skipped" not in row]
     for method, budget in dict.fromkeys((row["method"], row["budget"]) for row in rows):
-        if budget in budgets:
-            found = [row for row in rows if (row["method"], row["budget"]) == (method, budget)]
-            yield (method, budget), {row["model"]: _league_cell(row, where) for row in found}
+        found = [row for row in rows if (row["method"], row["budget"]) == (method, budget)]
+        yield (method, budget), {row["model"]: _league_cell(row, where) for row in found}
 
 
 def _league_cell(row, where) -> str:
+    if "failed" in row:
+        return "fails"
     z = f"{row['z rms']:.2f}" if row["z rms"] < 10 else f"{row['z rms']:.0f}"
     return f"{z} ({_seconds(row, where)})"
 
@@ -321,7 +324,8 @@ def _is_ours_and_online(row) -> bool:
 
 def agreement() -> str:
     """How far apart the methods are that volatility is judged by, and how far off others, as stored."""
-    rows = json.loads((RESULTS / "accuracy_agreement.json").read_text())["rows"]
+    stored = json.loads((RESULTS / "accuracy_agreement.json").read_text())
+    rows, nodes = stored["rows"], " x ".join(map(str, stored["settings"]["nodes"]))
     methods = {row["method"]: row for row in rows if "method" in row}
     pairs = [r for r in rows if "between" in r]
     told = [f"{r['between']} {r['rms']:.2f} ({r['most']:.2f} at most)" for r in pairs]
@@ -334,7 +338,7 @@ def agreement() -> str:
         f"deviations (rms over the series, for the parameter where it is most): {', '.join(told)}.{single} From "
         f"the exact mean, the node filter is {off['node filter']} away, SMC^2 {off['SMC^2']}, PMMH {off['PMMH']}; "
         f"Storvik's filter {off['Storvik']}, and the default EPF, which takes the same statistic with fewer particles, "
-        f"{off['EPF (default)']}: their paths degenerate. (Sizes: {sizes}; "
+        f"{off['EPF (default)']}: their paths degenerate. (Sizes: {sizes}; the node filter with {nodes} nodes; "
         "[accuracy_agreement.json](benchmarks/results/accuracy_agreement.json).)"
     )
 

@@ -28,6 +28,22 @@ def test_rows_that_failed_are_kept_apart(tmp_path):
     assert league.kept_rows(tmp_path / "none") == ([], [])
 
 
+def test_what_another_library_said_of_a_series_is_not_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(league, "RESULTS", tmp_path)
+    task = league.Task("cycle", "smcx: SMC^2", "small", 20)
+    said = league.Run(league.Estimate({"a": np.float32(0.5)}, {"a": 1.0}, {"a": np.array([-1.0, 2.0])}, np.nan), 70.0)
+    assert league.kept_runs(task) == []
+    league.keep(task, said)
+    (kept,) = league.kept_runs(task)
+    assert kept.estimate[:3] == ({"a": 0.5}, {"a": 1.0}, {"a": [-1.0, 2.0]})
+    assert np.isnan(kept.estimate.log_evidence)
+    assert kept.seconds == 70.0
+    assert league.kept_runs(task._replace(budget="tiny")) == []
+    ours = task._replace(method="SMC^2")
+    league.keep(ours, said)
+    assert league.kept_runs(ours) == []
+
+
 def test_models_for_particles_have_the_densities_of_ours():
     pytest.importorskip("particles", reason="a peer, of the extra `peers`")
     from benchmarks.accuracy.particles_models import written_for

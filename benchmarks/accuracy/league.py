@@ -8,7 +8,8 @@ has two dimensions), each on a grid of theta.
 
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20] [--patient]
 
-Finished rows are kept in `league.jsonl` beside the table; the same command goes on from there.
+Finished rows are kept in `league.jsonl` beside the table, and what another library said of single series, which may
+have taken minutes, in `league-*.jsonl` until their row is whole; the same command goes on from there.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +34,7 @@ from epf_jax import exact
 from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
+SLOW = 20.0  # seconds for a series after which one likes to know that it goes on
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 
@@ -59,15 +63,49 @@ class Task(NamedTuple):
         }
 
 
+class Run(NamedTuple):
+    """What a method says of one series, and the seconds that it took."""
+
+    estimate: Estimate
+    seconds: float
+
+
 def contend(task: Task) -> dict[str, Any]:
     """The row of a task; one method's failure stops no other."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
     try:
         y, golds = data(task.model, task.num_series)
-        found, seconds = estimates(contest, contestant, task.size, y)
-        return {**task.row, **judged(contest, found, golds), **_times(contest, contestant, seconds)}
+        runs = kept_runs(task)
+        for run in estimates(contest, contestant, task.size, y, first=len(runs)):
+            runs.append(run)
+            keep(task, run)
+            if run.seconds > SLOW:
+                print(f"{task.method}, {task.model}: series {len(runs)} of {len(y)}, {run.seconds:.0f} s", flush=True)
+        found = judged(contest, [run.estimate for run in runs], golds)
+        return {**task.row, **found, **_times(contest, contestant, [run.seconds for run in runs])}
     except Exception as error:
         return {**task.row, "failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+def runs_path(task: Task) -> pathlib.Path:
+    """Where the runs of a task on single series are kept."""
+    words = f"{task.method} {task.size} {task.model}"
+    return RESULTS / f"league-{re.sub('[^a-z0-9]+', '-', words.lower())}.jsonl"
+
+
+def kept_runs(task: Task) -> list[Run]:
+    """What other libraries said of the first series before; our own methods may have changed since."""
+    path = runs_path(task)
+    lines = path.read_text().splitlines()[: task.num_series] if path.exists() else []
+    return [Run(Estimate(**row["estimate"]), row["seconds"]) for row in map(json.loads, lines)]
+
+
+def keep(task: Task, run: Run) -> None:
+    """Keep a run of another library, which may have taken minutes."""
+    if BY_LABEL[task.method].needs:
+        estimate = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), run.estimate._asdict())
+        with runs_path(task).open("a") as file:
+            file.write(json.dumps({"estimate": estimate, "seconds": run.seconds}) + "\n")
 
 
 def passed_over(task: Task, *, patient: bool = False) -> str | None:
@@ -80,8 +118,8 @@ def passed_over(task: Task, *, patient: bool = False) -> str | None:
     return None if contestant.fits(contest.model()) else "does not fit the model"
 
 
-def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray) -> tuple[list[Estimate], list]:
-    """What the method says of every series, and the seconds of each."""
+def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray, *, first: int = 0) -> Iterator[Run]:
+    """What the method says of every series from the first to be asked for, and the seconds of each."""
     model = contest.model()
     proposal = contest.proposal(model)
 
@@ -90,15 +128,13 @@ def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray
         series = jnp.asarray(y[i], float)
         return jax.device_get(contestant.estimate(key, model, series, size, proposal))
 
-    found, seconds = [], []
     with np.errstate(all="ignore"):  # methods that fail on the Cauchy model divide by nothing
-        if contestant.warms_up:
-            estimate(0)  # compile
-        for i in range(len(y)):
+        if contestant.warms_up and first < len(y):
+            estimate(first)  # compile
+        for i in range(first, len(y)):
             start = time.perf_counter()
-            found.append(estimate(i))
-            seconds.append(time.perf_counter() - start)
-    return found, seconds
+            found = estimate(i)
+            yield Run(found, time.perf_counter() - start)
 
 
 def judged(contest: Contest, found: list[Estimate], golds: list[exact.GridPosterior]) -> dict[str, Any]:
