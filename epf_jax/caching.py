@@ -27,6 +27,7 @@ import jax.extend
 import numpy as np
 from jax.experimental import serialize_executable
 
+from epf_jax.machine import share_of_maps
 from epf_jax.sources import NamelessError, source_name, version_name
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,10 @@ _Program = Callable[..., Any]
 
 
 _FLAGS = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))  # as XLA will have read them
-_MOST = 256  # programs at hand
+_MOST = 32  # programs at hand: jax.clear_caches() does not let go of them, and memory maps are few (`share_of_maps`)
+
+
+_MANY = 0.75  # of all memory maps
 
 
 class _Kept:
@@ -95,8 +99,10 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
         static: its static arguments, hashable.
         arguments: pytrees of arrays.
     """
+    if _Kept.folder is None:
+        return function(*static, *arguments)
     leaves, treedef = jax.tree.flatten(arguments)
-    if _Kept.folder is None or not all(map(_is_plain, leaves)) or any(getattr(jax.config, name) for name in _DEBUGGING):
+    if not all(map(_is_plain, leaves)) or any(getattr(jax.config, name) for name in _DEBUGGING):
         return function(*static, *arguments)
     kinds = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
     call = (function, static, treedef, kinds, _settings())
@@ -112,6 +118,20 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
                 _Kept.at_hand.popitem(last=False)
         program = _Kept.at_hand[call]
     return function(*static, *arguments) if program is None else program(leaves)
+
+
+def warn_of_many_programs() -> None:
+    """Tell that another program or so will be too many; called where one is traced."""
+    share = share_of_maps()
+    if share > _MANY:
+        warnings.warn(
+            f"This process has {share:.0%} of the memory maps that Linux allows it (vm.max_map_count). A compiled "
+            "program takes hundreds, and XLA crashes when there are no more. Every filter, length of series and number "
+            "of runs is a program of its own: call jax.clear_caches() now and then, or give series one length by "
+            "epf.panel.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _settings() -> tuple[Any, ...]:

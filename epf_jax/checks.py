@@ -64,7 +64,7 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
 
 def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
     """The random key, or array of keys, as a typed key."""
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = isinstance(key, jax.Array) and getattr(key.dtype, "type", None) is jax.dtypes.prng_key
     if typed and key.ndim == ndim:
         return key
     raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1

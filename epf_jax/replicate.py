@@ -15,7 +15,7 @@ from epf_jax.data import Panel
 from epf_jax.filters import Filter
 from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
-from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted, warn_of_trouble
+from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
 from epf_jax.series import (
     check_lengths,
     check_room,
@@ -25,6 +25,7 @@ from epf_jax.series import (
     with_own_inputs,
     y_shape,
 )
+from epf_jax.trouble import warn_of_trouble
 
 
 def replicate(

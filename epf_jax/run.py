@@ -10,7 +10,6 @@
 so a series may be cut anywhere, continued from `results.final` with the same key, or fed one observation at a time.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.caching import call_kept
+from epf_jax.caching import call_kept, warn_of_many_programs
 from epf_jax.checks import check_flag, check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
@@ -31,6 +30,7 @@ from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.packing import pack, unpack
 from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, with_own_inputs
+from epf_jax.trouble import is_troubled, warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -93,14 +93,24 @@ def run(
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics)
     else:
         options = (levels, history, remat_every, diagnostics)
-        results = call_kept(run_jitted, (filter_, *options), key, state, y, inputs)
+        results, troubled = call_kept(run_and_look, (filter_, *options), key, state, y, inputs)
+        if isinstance(troubled, jax.core.Tracer) or not np.asarray(troubled):  # bool(troubled) takes .1 ms more
+            return results
     warn_of_trouble(results)
     return results
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def run_and_look(*given) -> tuple[Results, Array]:
+    """`run` without its checks, and whether there is anything to warn of: one flag, quickly read."""
+    results = run_jitted(*given)
+    return results, is_troubled(results)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y, inputs):
     """`run` without its checks."""
+    warn_of_many_programs()
     key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state
     lineage = start_lineage(state) if diagnostics else None
@@ -233,57 +243,3 @@ def check_levels(levels: Any) -> tuple[float, ...]:
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels: expected quantile levels strictly between 0 and 1, got {levels}.")
     return levels
-
-
-def warn_of_trouble(results: Results) -> None:
-    """Tell of steps at which every weight was zero, of particles that are NaN, of densities of theta that were NaN."""
-    means = jax.tree.leaves((results.theta.mean, results.x.mean))
-    read = [results.collapsed, results.num_bad_densities, *means]
-    if isinstance(read[0], jax.core.Tracer):
-        return
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
-        read = read[:2]
-    if next(iter(read[0].devices())).platform != "cpu":
-        for leaf in read:  # all at once: one wait, not one for each
-            leaf.copy_to_host_async()
-    collapsed, bad, *means = map(np.asarray, read)
-    lost = np.zeros(collapsed.shape, bool)
-    for mean in means:
-        finite = np.isfinite(mean)
-        if not finite.all():
-            lost |= ~finite.all(axis=tuple(range(lost.ndim, mean.ndim)))
-    if collapsed.any():
-        warnings.warn(
-            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
-            "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
-            "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
-            "returns NaN.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    if lost.any():
-        warnings.warn(
-            f"The particles are NaN or infinite from t = {_first(lost)} on: from there on nothing is known. Likely "
-            "causes: a transition that is NaN for an input (a negative time step under a square root), or explodes.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    if bad.any():
-        warnings.warn(
-            f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
-            f"{_steps(bad > 0)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
-            "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
-            "NaN for some theta, such as the logarithm of a negative number.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
-def _steps(which: np.ndarray) -> str:
-    """'3 steps (first at t = 17)', from what is true at these steps, time last."""
-    num = int(which.sum())
-    return f"{num} step{'s' if num > 1 else ''} (first at t = {_first(which)})"
-
-
-def _first(which: np.ndarray) -> int:
-    return int(np.argwhere(which)[:, -1].min()) + 1

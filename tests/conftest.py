@@ -5,6 +5,8 @@ import pathlib
 import jax
 import pytest
 
+from epf_jax.machine import share_of_maps
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
@@ -22,6 +24,13 @@ def precision(request):
     """Each test in float32 and in float64."""
     with jax.enable_x64(request.param):
         yield "float64" if request.param else "float32"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Two hundred filters are more programs than a process can hold; those forgotten are read again from the disk."""
+    if share_of_maps() > 0.5:
+        jax.clear_caches()
 
 
 def pytest_collection_modifyitems(items):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import epf_jax as epf
+from epf_jax import caching
+from epf_jax.machine import share_of_maps
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
@@ -102,3 +104,10 @@ def test_every_process_traces_the_same_program_and_finds_it_in_the_cache():
         for seed in ("1", "6")
     }
     assert len(told) == 1
+
+
+def test_a_process_that_holds_too_many_programs_is_told_before_xla_crashes(monkeypatch):
+    monkeypatch.setattr(caching, "share_of_maps", lambda: 0.8)
+    with pytest.warns(RuntimeWarning, match=r"80% of the memory maps .* jax.clear_caches\(\)"):
+        jax.eval_shape(lambda: epf.run(KEY, epf.bootstrap_filter(MODEL, 10), Y))
+    assert 0.0 <= share_of_maps() < 1.0

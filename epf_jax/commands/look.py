@@ -18,7 +18,7 @@ from epf_jax.page import Figure
 from epf_jax.plots import plot_diagnostics, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
 from epf_jax.results import Results
-from epf_jax.run import warn_of_trouble
+from epf_jax.trouble import warn_of_trouble
 
 _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
 _COLOURS = ("#1f5fa8", "#d1662a", "#2a8f5a", "#8a4fb0", "#c9a227", "#c43c39")

@@ -1,0 +1,75 @@
+"""What a run warns of when it ends: weights that were all zero, particles that are lost, densities that are NaN."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from epf_jax.results import Results
+
+
+def is_troubled(results: Results) -> Bool[Array, ""]:
+    """Whether `warn_of_trouble` has anything to tell of."""
+    lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
+    return jnp.any(results.collapsed | (results.num_bad_densities > 0) | lost)
+
+
+def warn_of_trouble(results: Results) -> None:
+    """Tell of steps at which every weight was zero, of particles that are NaN, of densities of theta that were NaN."""
+    means = jax.tree.leaves((results.theta.mean, results.x.mean))
+    read = [results.collapsed, results.num_bad_densities, *means]
+    if isinstance(read[0], jax.core.Tracer):
+        return
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
+        read = read[:2]
+    if next(iter(read[0].devices())).platform != "cpu":
+        for leaf in read:  # all at once: one wait, not one for each
+            leaf.copy_to_host_async()
+    collapsed, bad, *means = map(np.asarray, read)
+    lost = _lost(means, collapsed.shape, np)
+    if collapsed.any():
+        warnings.warn(
+            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
+            "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
+            "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
+            "returns NaN.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if lost.any():
+        warnings.warn(
+            f"The particles are NaN or infinite from t = {_first(lost)} on: from there on nothing is known. Likely "
+            "causes: a transition that is NaN for an input (a negative time step under a square root), or explodes.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if bad.any():
+        warnings.warn(
+            f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
+            f"{_steps(bad > 0)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
+            "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
+            "NaN for some theta, such as the logarithm of a negative number.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _lost(means: list[Any], shape: tuple[int, ...], numpy: Any) -> Any:
+    """At which steps, of this shape, any mean is NaN or infinite; by NumPy, or by jax's."""
+    lost = numpy.zeros(shape, bool)
+    for mean in means:
+        lost = lost | ~numpy.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
+    return lost
+
+
+def _steps(which: np.ndarray) -> str:
+    """'3 steps (first at t = 17)', from what is true at these steps, time last."""
+    num = int(which.sum())
+    return f"{num} step{'s' if num > 1 else ''} (first at t = {_first(which)})"
+
+
+def _first(which: np.ndarray) -> int:
+    return int(np.argwhere(which)[:, -1].min()) + 1
