@@ -239,9 +239,9 @@ def league() -> str:
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        "has a two-dimensional state. Where nothing stands, the method does not fit the model, or was not run; where "
-        "it fails, the file says how. On the Cauchy model every method that takes one has a proposal that allows for "
-        "jumps. "
+        "has a two-dimensional state. Where nothing stands, the method does not fit the model; where it fails, "
+        f"the file says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
+        "model every method that takes one has a proposal that allows for jumps. "
         f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
         "taken beside other work, and are too long:",
         "",
@@ -281,7 +281,7 @@ def _league_rows(rows, where, budgets):
 
 def _league_cell(row, where) -> str:
     if "failed" in row:
-        return "fails"
+        return "too slow" if row["failed"].startswith("TimeoutError") else "fails"
     z = f"{row['z rms']:.2f}" if row["z rms"] < 10 else f"{row['z rms']:.0f}"
     return f"{z} ({_seconds(row, where)})"
 

@@ -1,6 +1,7 @@
 """The league: what is kept of it and what is passed over; the models that are written out for other libraries."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -16,7 +17,20 @@ def test_a_method_is_passed_over_with_a_reason():
     assert reason("ar1", "Storvik") is None
     assert reason("star", "Storvik") == "does not fit the model"
     absent = league.importlib.util.find_spec("smcx") is None
-    assert reason("sin", "smcx: SMC^2") == ("smcx is not installed" if absent else "takes minutes for a series of 1000")
+    assert reason("sin", "smcx: SMC^2") == ("smcx is not installed" if absent else None)
+
+
+def test_who_takes_too_long_is_out():
+    def spend(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+        return seconds
+
+    with pytest.raises(TimeoutError, match=r"more than 0\.05 s of a core"):
+        league.in_time(spend, 0.05)(10.0)
+    assert league.in_time(spend, 0.2)(0.0) == 0.0
+    assert spend(0.3) == 0.3  # the limit ended with what it was for
 
 
 def test_rows_that_failed_are_kept_apart(tmp_path):

@@ -18,9 +18,8 @@ LEVELS = (0.05, 0.95)
 class Contestant(NamedTuple):
     """A method: `estimate(key, model, y, size, proposal)` gives an `Estimate`; sizes are those of the budgets.
 
-    One of another library names the package that it `needs`; one that takes minutes a series on a thousand
-    observations says how many are the `most` at each budget, beyond which it runs only where that is asked for. One
-    that compiles anew at every call has no use for a first call that is not timed: `warms_up` is False.
+    One of another library names the package that it `needs`. One that compiles anew at every call has no use for a
+    first call that is not timed: `warms_up` is False.
     """
 
     label: str
@@ -29,7 +28,6 @@ class Contestant(NamedTuple):
     online: bool = True
     fits: Callable[[epf.StateSpaceModel], bool] = lambda model: True
     needs: str | None = None
-    most: tuple[int, int, int] | None = None
     warms_up: bool = True
 
 
@@ -153,7 +151,6 @@ CONTESTANTS = [
         ((16, 16), (64, 64), (256, 256)),
         by_peer(peer_methods.smcx_smc2),
         needs="smcx",
-        most=(300, 300, 300),
         warms_up=False,
     ),
     Contestant(
@@ -161,7 +158,6 @@ CONTESTANTS = [
         ((16, 16), (64, 32), (256, 64)),
         by_peer(peer_methods.particles_smc2),
         needs="particles",
-        most=(1000, 1000, 300),
     ),
 ]
 BY_LABEL = {contestant.label: contestant for contestant in CONTESTANTS}

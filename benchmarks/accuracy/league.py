@@ -4,9 +4,9 @@ z = (mean - exact mean) / exact sd at the last observation; sdr the median ratio
 exact posterior's mass inside the method's own 90% interval; the evidence's error is that of log p(y_1:T). Seconds are
 for one series on one core, compiled; a new observation costs an online method their T-th part, an offline one all of
 them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
-has two dimensions), each on a grid of theta.
+has two dimensions), each on a grid of theta. Who needs more than three minutes of a core for a series is out.
 
-    python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20] [--patient]
+    python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
 Finished rows are kept in `league.jsonl` beside the table, and what another library said of single series, which may
 have taken minutes, in `league-*.jsonl` until their row is whole; the same command goes on from there.
@@ -18,8 +18,9 @@ import json
 import os
 import pathlib
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ from epf_jax import exact
 from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
-SLOW = 20.0  # seconds for a series after which one likes to know that it goes on
+LONG, LIMIT = 20.0, 180.0  # seconds for a series: after which one is told that it goes on; of a core, that it may take
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 
@@ -73,13 +74,14 @@ class Run(NamedTuple):
 def contend(task: Task) -> dict[str, Any]:
     """The row of a task; one method's failure stops no other."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
+    contestant = contestant._replace(estimate=in_time(contestant.estimate))
     try:
         y, golds = data(task.model, task.num_series)
         runs = kept_runs(task)
         for run in estimates(contest, contestant, task.size, y, first=len(runs)):
             runs.append(run)
             keep(task, run)
-            if run.seconds > SLOW:
+            if run.seconds > LONG:
                 print(f"{task.method}, {task.model}: series {len(runs)} of {len(y)}, {run.seconds:.0f} s", flush=True)
         found = judged(contest, [run.estimate for run in runs], golds)
         return {**task.row, **found, **_times(contest, contestant, [run.seconds for run in runs])}
@@ -108,14 +110,30 @@ def keep(task: Task, run: Run) -> None:
             file.write(json.dumps({"estimate": estimate, "seconds": run.seconds}) + "\n")
 
 
-def passed_over(task: Task, *, patient: bool = False) -> str | None:
-    """Why a task has no row, or None where it is to have one; the patient wait for what takes minutes a series."""
+def passed_over(task: Task) -> str | None:
+    """Why a task has no row, or None where it is to have one."""
     contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
-    if not patient and contestant.most is not None and contest.num_steps > contestant.most[BUDGETS.index(task.budget)]:
-        return f"takes minutes for a series of {contest.num_steps}"
     return None if contestant.fits(contest.model()) else "does not fit the model"
+
+
+def in_time(estimate: Callable[..., Any], limit: float = LIMIT) -> Callable[..., Any]:
+    """The same, but a TimeoutError after so many seconds of a core, or when what runs then comes back to Python."""
+
+    def stop(signum, frame):
+        raise TimeoutError(f"more than {limit:.3g} s of a core for a series")
+
+    def limited(*given):
+        before = signal.signal(signal.SIGPROF, stop)
+        signal.setitimer(signal.ITIMER_PROF, limit)
+        try:
+            return jax.block_until_ready(estimate(*given))
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+
+    return limited
 
 
 def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray, *, first: int = 0) -> Iterator[Run]:
@@ -218,7 +236,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
-    parser.add_argument("--patient", action="store_true", help="also what takes minutes a series")
     given = parser.parse_args(arguments)
     missing = [(n, i) for n in given.models for i in range(given.series) if not gold_path(n, i).exists()]
     for _ in solve_all(find_gold, missing, given.workers):
@@ -234,7 +251,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     tasks = [task for task in tasks if identity(task.row) not in done]
     asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
-    reasons = {task: passed_over(task, patient=given.patient and task in asked) for task in tasks}
+    reasons = {task: passed_over(task) for task in tasks}
     rows += [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
     to_do = [task for task in tasks if task in asked and reasons[task] is None]
     again = {identity(task.row) for task in to_do}
@@ -251,7 +268,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name in given.models:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
     draw(rows)
-    settings = {"series": given.series, "data_seed": DATA_SEED, "method_seed": METHOD_SEED, "levels": LEVELS}
+    seeds = {"data_seed": DATA_SEED, "method_seed": METHOD_SEED}
+    settings = {"series": given.series, **seeds, "levels": LEVELS, "limit": LIMIT}
     print("stored in", save("league", settings, rows))
 
 
