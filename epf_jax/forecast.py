@@ -15,6 +15,7 @@ from epf_jax.checks import check_key, check_whole_number
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_is_state
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows
+from epf_jax.precision import full_precision
 from epf_jax.predictive import advance
 from epf_jax.random import stream
 from epf_jax.results import Summary, summarise
@@ -88,7 +89,8 @@ def _forecast(model, levels, key, state, rows):
         return x, (summarise(x, state.log_weights, levels), summarise(y, state.log_weights, levels))
 
     keys = jax.random.split(stream(key), len(jax.tree.leaves(rows)[0]))
-    return jax.lax.scan(ahead, state.x, (keys, rows))[1]
+    with full_precision():
+        return jax.lax.scan(ahead, state.x, (keys, rows))[1]
 
 
 def _check_theta(model: StateSpaceModel, state: FilterState) -> None:

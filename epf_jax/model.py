@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
+from epf_jax.precision import full_precision
 from epf_jax.tables import columns_of, is_table
 
 
@@ -128,9 +129,10 @@ def _simulate(model, x_shape, x_dtype, key, theta, inputs):
         x = model.transition(theta, x_prev, u).sample(key_x).astype(x_dtype)
         return x, (x, model.observation(theta, x, u).sample(key_y))
 
-    x_0 = jnp.broadcast_to(model.initial(theta).sample(key_initial), x_shape).astype(x_dtype)
     num_steps = len(jax.tree.leaves(inputs)[0])
-    _, (x, y) = jax.lax.scan(step, x_0, (jax.random.split(key_steps, num_steps), inputs))
+    with full_precision():
+        x_0 = jnp.broadcast_to(model.initial(theta).sample(key_initial), x_shape).astype(x_dtype)
+        _, (x, y) = jax.lax.scan(step, x_0, (jax.random.split(key_steps, num_steps), inputs))
     return jnp.concatenate([x_0[None], x]), y
 
 

@@ -28,6 +28,7 @@ from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
 from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.packing import pack, unpack
+from epf_jax.precision import full_precision
 from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, with_own_inputs
 from epf_jax.trouble import is_troubled, warn_of_trouble
@@ -130,7 +131,8 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, li
         state, info = _apart((state, info))
         layout["row"] = record(state, info, levels, history)
         if lineage is not None:
-            lineage, found = examine(key, filter_, before, state, info, y, u, lineage, levels)
+            with full_precision():
+                lineage, found = examine(key, filter_, before, state, info, y, u, lineage, levels)
             layout["row"]["diagnostics"] = found
         return (state, lineage), pack(layout["row"])
 

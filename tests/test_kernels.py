@@ -101,6 +101,14 @@ def test_what_has_no_rule_is_named(step, reason):
         on_chip(step, jnp.zeros(N))
 
 
+def test_arrays_of_keys_are_left_to_xla():
+    def step(x, key):
+        return x + jax.vmap(lambda key: jax.random.uniform(jax.random.split(key)[0]))(jax.random.split(key, 2))[0], None
+
+    with pytest.raises(NotFusable, match=r"an array of keys, of shape \(2,\)"):
+        scan_on_chip(step, N, True, jnp.zeros(N), stream(jax.random.split(jax.random.key(2), 3)), interpret=True)
+
+
 @pytest.mark.parametrize("kind", [stream, lambda key: key], ids=["own", "threefry"])
 def test_draws_on_chip_are_those_of_jax(kind):
     keys = kind(jax.random.split(jax.random.key(2), 3))

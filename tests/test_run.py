@@ -1,12 +1,14 @@
 """Claims about running: progress, history, replication, memory."""
 
 import os
+import re
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
@@ -111,3 +113,29 @@ def test_a_process_that_holds_too_many_programs_is_told_before_xla_crashes(monke
     with pytest.warns(RuntimeWarning, match=r"80% of the memory maps .* jax.clear_caches\(\)"):
         jax.eval_shape(lambda: epf.run(KEY, epf.bootstrap_filter(MODEL, 10), Y))
     assert 0.0 <= share_of_maps() < 1.0
+
+
+def precisions(function, *arguments):
+    """Those asked for by the matrix products of a function."""
+    text = str(jax.make_jaxpr(function)(*arguments))
+    return set(re.findall(r"dot_general\[.*?precision=(\S+?)[\s\]]", text, re.DOTALL))
+
+
+def test_a_gpu_may_not_round_the_factors_of_matrix_products_unless_the_user_lets_it():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(3), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * jnp.ones((3, 3)) @ x, 1.0).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x, 1.0).to_event(1),
+    )
+    filter_, y = epf.bootstrap_filter(model, 8), jnp.zeros((2, 3))
+    runs = [
+        lambda: filter_.step(KEY, filter_.init(KEY), y[0]),
+        lambda: epf.run(KEY, filter_, y, diagnostics=True),
+        lambda: epf.simulate(KEY, model, {"a": 0.1}, 2),
+        lambda: epf.forecast(KEY, filter_, filter_.init(KEY), 2),
+    ]
+    for run in runs:
+        assert precisions(run) == {"(Precision.HIGHEST,"}
+        with jax.default_matmul_precision("tensorfloat32"):
+            assert precisions(run) == {"(Precision.HIGH,"}

@@ -4,7 +4,7 @@ z = (mean - exact mean) / exact sd at the last observation; sdr the median ratio
 exact posterior's mass inside the method's own 90% interval; the evidence's error is that of log p(y_1:T). Seconds are
 for one series on one core, compiled; a new observation costs an online method their T-th part, an offline one all of
 them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
-has two dimensions), each on a grid of theta. Who needs more than three minutes of a core for a series is out.
+has two dimensions), each on a grid of theta. Who needs more than two minutes of a core for a series is out.
 
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
@@ -35,7 +35,7 @@ from epf_jax import exact
 from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
-LONG, LIMIT = 20.0, 180.0  # seconds for a series: after which one is told that it goes on; of a core, that it may take
+LONG, LIMIT = 20.0, 120.0  # seconds for a series: after which one is told that it goes on; of a core, that it may take
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 

@@ -26,6 +26,7 @@ from epf_jax.checks import check_flag, check_key, check_whole_number
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
+from epf_jax.precision import full_precision
 from epf_jax.random import normal, stream
 from epf_jax.results import Results
 from epf_jax.run import check_levels, run_jitted
@@ -143,7 +144,8 @@ def _scan(kernel, model, key, carry, turns, num_warmup, data):
         gain = jnp.where(i < num_warmup, (i + 10.0) ** (-2 / 3), 0.0)
         return (states, _learn(tuning, drawn.z, gain)), drawn
 
-    return jax.lax.scan(turn, carry, turns)
+    with full_precision():
+        return jax.lax.scan(turn, carry, turns)
 
 
 def _learn(tuning: Tuning, z: Float[Array, "C P"], gain: Float[Array, ""]) -> Tuning:

@@ -15,6 +15,7 @@ from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_is_model, check_model
 from epf_jax.parameters import Parameters, Theta
+from epf_jax.precision import full_precision
 from epf_jax.quasi import order_of
 from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
@@ -170,7 +171,8 @@ def build_filter(
 
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
-        return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), by_particle)
+        with full_precision():
+            return spread_particles(mesh, _strongly_typed(init(stream(check_key(key)))), by_particle)
 
     def step_state(key, state, y, u=None):
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
@@ -178,7 +180,8 @@ def build_filter(
         check_is_filters_state(state)
         u = state.t + 1 if u is None else u
         y = as_observation(y, check_model(model, u).y)
-        return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
+        with full_precision():
+            return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
     jitted = jax.jit(init_state), jax.jit(step_state)
     of_grid = (edge, roughness)

@@ -118,7 +118,9 @@ def _random_split(block: Block, eqn: Any, key: Cells) -> Cells:
 
 def _words_of(eqn: Any) -> Callable[..., Any]:
     """The generator of the equation's key."""
-    kind = eqn.invars[0].aval.dtype.name
+    kind, shape = eqn.invars[0].aval.dtype.name, eqn.invars[0].aval.shape
+    if shape:
+        raise NotFusable(f"an array of keys, of shape {shape}")
     if kind not in WORDS:
         raise NotFusable(f"random numbers of {kind}")
     return WORDS[kind]
