@@ -16,6 +16,7 @@ KINDS = {
     "volatility": "three parameters, one of them a variance; seen through its own noise",
     "cycle": "two parameters, a state of two dimensions of which one is seen",
 }
+SHOWN = ("small", "large")  # budgets
 TITLES = {"sinusoid": "SIN", "ar1": "linear AR(1)", "star": "STAR"}
 
 
@@ -235,17 +236,18 @@ def league() -> str:
     models = list(dict.fromkeys(row["model"] for row in stored["rows"]))
     machines = [row["on"] for row in rows]
     where = max(set(machines), key=machines.count)
+    blank = {row["skipped"] for row in stored["rows"] if "skipped" in row and row["budget"] in SHOWN}
     lines = [
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        "has a two-dimensional state. Where nothing stands, the method does not fit the model; where it fails, "
+        f"has a two-dimensional state. Where nothing stands, the method {' or '.join(sorted(blank))}; where it fails, "
         f"the file says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
         "model every method that takes one has a proposal that allows for jumps. "
         f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
         "taken beside other work, and are too long:",
         "",
-        *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, ("small", "large"))),
+        *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",
         "Seconds that each method needs for a z rms of at most 0.3, and of at most 0.1: the cheapest of its three "
         "budgets that gets there:",
@@ -287,7 +289,8 @@ def _league_cell(row, where) -> str:
 
 
 def _seconds(row, where) -> str:
-    return f"{row['seconds']:.2g} s{'' if row['on'] == where else '*'}"
+    seconds = f"{row['seconds']:.2g}" if row["seconds"] < 99.5 else f"{row['seconds']:.0f}"
+    return f"{seconds} s{'' if row['on'] == where else '*'}"
 
 
 def _needed_rows(rows, where):

@@ -65,9 +65,14 @@ def test_a_progress_bar_changes_no_diagnostic(healthy, capsys):
 
 
 @pytest.mark.slow
-def test_many_runs_record_as_one_does(healthy):
-    many = epf.replicate(jnp.stack([KEY, jax.random.key(5)]), ADAPTED, Y, diagnostics=True)
-    np.testing.assert_allclose(many.diagnostics.pit[0], healthy.diagnostics.pit, atol=1e-3)
+def test_many_runs_record_as_one_does(x64):
+    model = ar1()
+    filter_ = epf.extended_parameter_filter(model, N, statistic=epf.taylor(model, 1))
+    y = jnp.asarray(Y, float)
+    many = epf.replicate(jnp.stack([KEY, jax.random.key(5)]), filter_, y, diagnostics=True)
+    one = epf.run(KEY, filter_, y, diagnostics=True)
+    # In float32 rounding flips a decision of a hundred steps now and then; here sums differ by some 1e-16.
+    np.testing.assert_allclose(many.diagnostics.pit[0], one.diagnostics.pit, atol=1e-9)
     assert many.diagnostics.num_founders.shape == (2, T)
 
 

@@ -36,6 +36,7 @@ from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
 LONG, LIMIT = 20.0, 120.0  # seconds for a series: after which one is told that it goes on; of a core, that it may take
+NOT_ASKED_FOR = "has not run yet"
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 
@@ -251,9 +252,11 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     tasks = [task for task in tasks if identity(task.row) not in done]
     asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
-    reasons = {task: passed_over(task) for task in tasks}
-    rows += [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
-    to_do = [task for task in tasks if task in asked and reasons[task] is None]
+    known = {identity(row) for row in failed}
+    reasons = {task: passed_over(task) or (None if task in asked else NOT_ASKED_FOR) for task in tasks}
+    skipped = [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
+    rows += [row for row in skipped if identity(row) not in known]
+    to_do = [task for task in tasks if reasons[task] is None]
     again = {identity(task.row) for task in to_do}
     rows += [row for row in failed if identity(row) not in again]
     with kept.open("a") as file:
