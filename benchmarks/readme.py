@@ -241,8 +241,8 @@ def league() -> str:
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        f"has a two-dimensional state. Where nothing stands, the method {' or '.join(sorted(blank))}; where it fails, "
-        f"the file says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
+        f"has a two-dimensional state. Blank: {', or '.join(sorted(blank))}. Where a method fails, the file "
+        f"says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
         "model every method that takes one has a proposal that allows for jumps. "
         f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
         "taken beside other work, and are too long:",

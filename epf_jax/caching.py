@@ -38,9 +38,7 @@ _Program = Callable[..., Any]
 
 _FLAGS = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))  # as XLA will have read them
 _MOST = 32  # programs at hand: jax.clear_caches() does not let go of them, and memory maps are few (`share_of_maps`)
-
-
-_MANY = 0.75  # of all memory maps
+_MANY = 0.75  # of all memory maps: room for some twenty programs more
 
 
 class _Kept:
@@ -111,17 +109,24 @@ def call_kept(function: Callable, static: tuple, *arguments: Any) -> Any:
             path = _path(_Kept.folder, function, static, treedef, kinds)
             found = _loaded(path, leaves) if path is not None else None
             if found is not None:
-                _Kept.at_hand[call], result = found
-                return result
-            _Kept.at_hand[call] = None if path is None else _stored(path, function, static, treedef, leaves)
-            if len(_Kept.at_hand) > _MOST:
-                _Kept.at_hand.popitem(last=False)
+                _put_at_hand(call, found[0])
+                return found[1]
+            _put_at_hand(call, None if path is None else _stored(path, function, static, treedef, leaves))
+        _Kept.at_hand.move_to_end(call)
         program = _Kept.at_hand[call]
     return function(*static, *arguments) if program is None else program(leaves)
 
 
+def _put_at_hand(call: Any, program: _Program | None) -> None:
+    """Keep a program for the next such call, and let go of the one that was not called for longest."""
+    _Kept.at_hand[call] = program
+    held = [call for call, program in _Kept.at_hand.items() if program is not None]
+    for oldest in held[:-_MOST]:
+        del _Kept.at_hand[oldest]
+
+
 def warn_of_many_programs() -> None:
-    """Tell that another program or so will be too many; called where one is traced."""
+    """Tell that a few more programs will be too many; called where those of runs and of chains are traced."""
     share = share_of_maps()
     if share > _MANY:
         warnings.warn(

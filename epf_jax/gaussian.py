@@ -17,6 +17,8 @@ import numpyro.distributions as dist
 from jax.extend.core import Jaxpr
 from jaxtyping import Array, Float
 
+from epf_jax.precision import full_precision
+
 _UNROLL = 6
 
 
@@ -226,10 +228,11 @@ def is_affine(function: Callable, example: Any, *others: Any) -> bool:
         linear = value + jax.vmap(lambda step: jnp.tensordot(jacobian, step, axes=example.ndim))(steps)
         return jnp.allclose(exact, linear, rtol=1e-3, atol=1e-3)
 
-    agree = agrees(example, others)
-    if isinstance(agree, jax.core.Tracer):  # inside a trace; its values may be known all the same
-        with jax.ensure_compile_time_eval():
-            agree = agrees(example, others)
+    with full_precision():
+        agree = agrees(example, others)
+        if isinstance(agree, jax.core.Tracer):  # inside a trace; its values may be known all the same
+            with jax.ensure_compile_time_eval():
+                agree = agrees(example, others)
     return True if isinstance(agree, jax.core.Tracer) else bool(agree)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.kernels import by_platform
+from epf_jax.precision import full_precision
 from epf_jax.resampling import running_sum, whole_weights
 from epf_jax.weights import as_rows, counted, normalised, root
 
@@ -109,9 +110,12 @@ def _quantiles_jvp(primals, tangents):
     (v, w, levels), (dv, dw, _) = primals, tangents
     q = _quantiles(v, w, levels)
     v = counted(v, w)
-    sd = root(w @ jnp.square(v - w @ v))
+    with full_precision():  # a rule is traced where it is asked for, not where the quantiles were
+        sd = root(w @ jnp.square(v - w @ v))
     width = jnp.where(sd > 0, 1.06 * sd * jnp.sum(w**2) ** 0.2, 1.0)
     kernel = w * jnp.exp(-0.5 * jnp.square((v - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
     below = jnp.where(v <= q[:, None], 1.0, 0.0)
     density = jnp.sum(kernel, axis=1)
-    return q, (kernel @ counted(dv, w) - below @ dw) / jnp.where(density > 0, density, 1.0)
+    with full_precision():
+        moved = kernel @ counted(dv, w) - below @ dw
+    return q, moved / jnp.where(density > 0, density, 1.0)

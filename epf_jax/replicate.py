@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.caching import warn_of_many_programs
 from epf_jax.checks import check_flag, check_key, numeric_array
 from epf_jax.data import Panel
 from epf_jax.filters import Filter
@@ -107,6 +108,7 @@ def replicate(
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
     """A run for each key, dealt out evenly over the devices: each device runs its share, and none waits for another."""
+    warn_of_many_programs()
 
     def one(key, hyper, y, rows):
         built = filter_(hyper) if built_from_hyper else filter_

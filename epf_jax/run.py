@@ -95,7 +95,9 @@ def run(
     else:
         options = (levels, history, remat_every, diagnostics)
         results, troubled = call_kept(run_and_look, (filter_, *options), key, state, y, inputs)
-        if isinstance(troubled, jax.core.Tracer) or not np.asarray(troubled):  # bool(troubled) takes .1 ms more
+        if isinstance(troubled, jax.core.Tracer):
+            return results
+        if not np.asarray(troubled):  # bool(troubled) takes .1 ms more
             return results
     warn_of_trouble(results)
     return results
@@ -111,7 +113,6 @@ def run_and_look(*given) -> tuple[Results, Array]:
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y, inputs):
     """`run` without its checks."""
-    warn_of_many_programs()
     key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state
     lineage = start_lineage(state) if diagnostics else None
@@ -120,6 +121,7 @@ def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage: Lineage | None = None):
+    warn_of_many_programs()
     layout: dict[str, Any] = {}
 
     def body(carried, row):

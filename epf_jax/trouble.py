@@ -12,7 +12,7 @@ from epf_jax.results import Results
 
 
 def is_troubled(results: Results) -> Bool[Array, ""]:
-    """Whether `warn_of_trouble` has anything to tell of."""
+    """Whether `warn_of_trouble` has anything to tell of (inside jax.grad it tells nothing of lost particles)."""
     lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
     return jnp.any(results.collapsed | (results.num_bad_densities > 0) | lost)
 
@@ -57,11 +57,11 @@ def warn_of_trouble(results: Results) -> None:
         )
 
 
-def _lost(means: list[Any], shape: tuple[int, ...], numpy: Any) -> Any:
+def _lost(means: list[Any], shape: tuple[int, ...], xp: Any) -> Any:
     """At which steps, of this shape, any mean is NaN or infinite; by NumPy, or by jax's."""
-    lost = numpy.zeros(shape, bool)
+    lost = xp.zeros(shape, bool)
     for mean in means:
-        lost = lost | ~numpy.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
+        lost = lost | ~xp.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
     return lost
 
 

@@ -435,3 +435,11 @@ def test_functions_of_math_and_numpy_have_names():
 def test_every_filter_has_a_name_and_its_model_is_part_of_it(build):
     assert source_name(build(model_of(plain))) == source_name(build(model_of(plain)))
     assert source_name(build(model_of(plain))) != source_name(build(model_of(_by_helper)))
+
+
+def test_few_programs_are_at_hand_and_the_one_not_called_for_longest_goes(monkeypatch):
+    monkeypatch.setattr(caching, "_MOST", 2)
+    monkeypatch.setattr(caching._Kept, "at_hand", collections.OrderedDict())
+    for call, program in {"first": len, "not kept": None, "second": len, "third": len}.items():
+        caching._put_at_hand(call, program)
+    assert list(caching._Kept.at_hand) == ["not kept", "second", "third"]

@@ -38,12 +38,15 @@ def test_rows_that_failed_are_kept_apart(tmp_path):
     row = league.Task("sin", "SIR", "tiny", 20).row
     rows = [{**row, "z rms": 0.1}, {**row, "model": "star", "failed": "LinAlgError"}, {**row, "failed": "once"}]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert league.kept_rows(path) == (rows[:1], rows[1:2])
+    rows.append({**row, "model": "cycle", "failed": league.TOO_LONG})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert league.kept_rows(path) == ([rows[0], rows[3]], rows[1:2])
     assert league.kept_rows(tmp_path / "none") == ([], [])
 
 
 def test_what_another_library_said_of_a_series_is_not_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(league, "RESULTS", tmp_path)
+    monkeypatch.setattr(league, "_by", lambda task: "smcx, here")  # which may not be installed
     task = league.Task("cycle", "smcx: SMC^2", "small", 20)
     said = league.Run(league.Estimate({"a": np.float32(0.5)}, {"a": 1.0}, {"a": np.array([-1.0, 2.0])}, np.nan), 70.0)
     assert league.kept_runs(task) == []
@@ -52,6 +55,11 @@ def test_what_another_library_said_of_a_series_is_not_asked_again(tmp_path, monk
     assert kept.estimate[:3] == ({"a": 0.5}, {"a": 1.0}, {"a": [-1.0, 2.0]})
     assert np.isnan(kept.estimate.log_evidence)
     assert kept.seconds == 70.0
+    with league.runs_path(task).open("a") as file:
+        file.write('{"by": "smcx')  # cut off
+    assert len(league.kept_runs(task)) == 1
+    monkeypatch.setattr(league, "_by", lambda task: "smcx, elsewhere")
+    assert league.kept_runs(task) == []
     assert league.kept_runs(task._replace(budget="tiny")) == []
     ours = task._replace(method="SMC^2")
     league.keep(ours, said)

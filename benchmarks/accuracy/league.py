@@ -4,7 +4,8 @@ z = (mean - exact mean) / exact sd at the last observation; sdr the median ratio
 exact posterior's mass inside the method's own 90% interval; the evidence's error is that of log p(y_1:T). Seconds are
 for one series on one core, compiled; a new observation costs an online method their T-th part, an offline one all of
 them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
-has two dimensions), each on a grid of theta. Who needs more than two minutes of a core for a series is out.
+has two dimensions), each on a grid of theta. Who needs more than two minutes of a core for a series, or to compile, is
+out; what runs in one compiled piece is found out when it ends.
 
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
@@ -13,6 +14,7 @@ have taken minutes, in `league-*.jsonl` until their row is whole; the same comma
 """
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -35,8 +37,10 @@ from epf_jax import exact
 from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
-LONG, LIMIT = 20.0, 120.0  # seconds for a series: after which one is told that it goes on; of a core, that it may take
-NOT_ASKED_FOR = "has not run yet"
+LONG = 20.0  # seconds for a series, after which one is told that it goes on
+LIMIT = 120.0  # seconds of a core for a series, beyond which a method is out
+TOO_LONG = f"TimeoutError: more than {LIMIT:.3g} s of a core for a series"
+NOT_RUN = "has not run yet"
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 
@@ -99,8 +103,10 @@ def runs_path(task: Task) -> pathlib.Path:
 def kept_runs(task: Task) -> list[Run]:
     """What other libraries said of the first series before; our own methods may have changed since."""
     path = runs_path(task)
-    lines = path.read_text().splitlines()[: task.num_series] if path.exists() else []
-    return [Run(Estimate(**row["estimate"]), row["seconds"]) for row in map(json.loads, lines)]
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last may have been cut off
+    same = [row for row in rows if row["by"] == _by(task)]
+    return [Run(Estimate(**row["estimate"]), row["seconds"]) for row in same[: task.num_series]]
 
 
 def keep(task: Task, run: Run) -> None:
@@ -108,7 +114,18 @@ def keep(task: Task, run: Run) -> None:
     if BY_LABEL[task.method].needs:
         estimate = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), run.estimate._asdict())
         with runs_path(task).open("a") as file:
-            file.write(json.dumps({"estimate": estimate, "seconds": run.seconds}) + "\n")
+            file.write(json.dumps({"by": _by(task), "estimate": estimate, "seconds": run.seconds}) + "\n")
+
+
+def _by(task: Task) -> str:
+    """Whose code ran where: what others said elsewhere does not belong to the same row."""
+    needs = BY_LABEL[task.method].needs
+    return f"{needs} {importlib.metadata.version(needs) if needs else ''}, {_here()}"
+
+
+def _here() -> str:
+    here = machine()
+    return f"{here['processor']}, {os.cpu_count()} cores, jax {here['jax']}"
 
 
 def passed_over(task: Task) -> str | None:
@@ -127,7 +144,7 @@ def in_time(estimate: Callable[..., Any], limit: float = LIMIT) -> Callable[...,
 
     def limited(*given):
         before = signal.signal(signal.SIGPROF, stop)
-        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_PROF, limit, 1.0)  # again and again, should the method catch it
         try:
             return jax.block_until_ready(estimate(*given))
         finally:
@@ -175,11 +192,11 @@ def judged(contest: Contest, found: list[Estimate], golds: list[exact.GridPoster
 
 
 def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> dict[str, Any]:
-    here, each = machine(), float(np.median(seconds))
+    each = float(np.median(seconds))
     return {
         "seconds": each,
         "ms per new observation": 1e3 * (each / contest.num_steps if contestant.online else each),
-        "on": f"{here['processor']}, {os.cpu_count()} cores, jax {here['jax']}",
+        "on": _here(),
     }
 
 
@@ -189,9 +206,9 @@ def identity(row: dict[str, Any]) -> tuple:
 
 
 def kept_rows(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows that need no second run, and those that failed, which are tried again where they are asked for."""
+    """The rows that need no second run, and those that failed, but for want of time: those may run again."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found = [row for row in rows if "failed" not in row and "skipped" not in row]
+    found = [row for row in rows if row.get("failed", TOO_LONG) == TOO_LONG and "skipped" not in row]
     done = {identity(row) for row in found}
     failed = {identity(row): row for row in rows if "failed" in row and identity(row) not in done}
     return found, list(failed.values())
@@ -238,6 +255,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
     given = parser.parse_args(arguments)
+    if given.workers == 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # seconds are those of one core
     missing = [(n, i) for n in given.models for i in range(given.series) if not gold_path(n, i).exists()]
     for _ in solve_all(find_gold, missing, given.workers):
         pass
@@ -253,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
     tasks = [task for task in tasks if identity(task.row) not in done]
     asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
     known = {identity(row) for row in failed}
-    reasons = {task: passed_over(task) or (None if task in asked else NOT_ASKED_FOR) for task in tasks}
+    reasons = {task: passed_over(task) or (None if task in asked else NOT_RUN) for task in tasks}
     skipped = [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
     rows += [row for row in skipped if identity(row) not in known]
     to_do = [task for task in tasks if reasons[task] is None]
@@ -264,6 +283,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
+            runs_path(Task(*(row[k] for k in ("model", "method", "budget", "series")))).unlink(missing_ok=True)
             shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "parameters"}
             print(shown, flush=True)
     methods, models = list(BY_LABEL), list(CONTESTS)

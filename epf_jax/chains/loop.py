@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
+from epf_jax.caching import warn_of_many_programs
 from epf_jax.chains.base import chains_of, results_of_chains
 from epf_jax.checks import check_flag, check_key, check_whole_number
 from epf_jax.filters import Filter, liu_west_filter
@@ -86,8 +87,9 @@ def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: i
     coordinates = model.parameters
     z = jax.vmap(coordinates.to_vector)(final.theta)
     found = population(z, final.log_weights, _FIRST_FLOOR * coordinates.scale)
-    start = found.mean + 2.0 * normal(key_start, (num, coordinates.dim)) @ found.scale_tril.T
-    return start, Tuning(found.mean, found.scale_tril @ found.scale_tril.T)
+    with full_precision():
+        start = found.mean + 2.0 * normal(key_start, (num, coordinates.dim)) @ found.scale_tril.T
+        return start, Tuning(found.mean, found.scale_tril @ found.scale_tril.T)
 
 
 @lru_cache(maxsize=64)
@@ -134,6 +136,7 @@ def run_chains(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _scan(kernel, model, key, carry, turns, num_warmup, data):
+    warn_of_many_programs()
     floor = _FLOOR * model.parameters.scale
 
     def turn(carry, i):

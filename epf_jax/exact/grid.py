@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta, is_distribution
-from epf_jax.precision import full_precision
 
 Axes = Any
 """A pytree with the prior's structure: for each (scalar) parameter, the increasing values of its grid."""
@@ -129,8 +128,7 @@ def _log_joint(model, log_likelihood, batch_size, points, data):
         log_prior = sum(jnp.sum(d.log_prob(value)) for d, value in zip(priors, point, strict=True))
         return log_prior + log_likelihood(structure.unflatten(list(point)), *data)
 
-    with full_precision():
-        return jax.lax.map(at, points, batch_size=batch_size)
+    return jax.lax.map(at, points, batch_size=batch_size)
 
 
 def axes_around(found: GridPosterior, half_width: float = 6.0, num: int = 25) -> Axes:

@@ -17,6 +17,7 @@ from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
+from epf_jax.precision import full_precision
 
 
 def kalman_log_evidence(
@@ -37,8 +38,9 @@ def kalman_log_evidence(
         total += found.log_density
         return (found.mean, found.scale_tril, total), total
 
-    m, L = moments(model.initial(theta))
-    return jax.lax.scan(step, (m, L, jnp.zeros(())), (y, rows))[1]
+    with full_precision():
+        m, L = moments(model.initial(theta))
+        return jax.lax.scan(step, (m, L, jnp.zeros(())), (y, rows))[1]
 
 
 def kalman(

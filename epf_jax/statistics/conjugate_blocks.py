@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from epf_jax.model import StateSpaceModel, example_input, simulate
+from epf_jax.precision import full_precision
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.statistics.factors import Factor, View, factors_of
@@ -170,7 +171,8 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
 
 def _evaluated(function: Callable, *arguments: Any) -> Any:
     """The function's value in numbers, even where a filter is being built inside somebody's jit."""
-    program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    with full_precision():
+        program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
         raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
     leaves = jax.tree.leaves(arguments)
