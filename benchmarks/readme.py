@@ -244,8 +244,8 @@ def league() -> str:
         f"has a two-dimensional state. Blank: {', or '.join(sorted(blank))}. Where a method fails, the file "
         f"says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
         "model every method that takes one has a proposal that allows for jumps. "
-        f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
-        "taken beside other work, and are too long:",
+        f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles, and "
+        "of smcx where they have a star, were taken beside other work, and are too long:",
         "",
         *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",

@@ -38,7 +38,7 @@ _Program = Callable[..., Any]
 
 _FLAGS = tuple(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))  # as XLA will have read them
 _MOST = 32  # programs at hand: jax.clear_caches() does not let go of them, and memory maps are few (`share_of_maps`)
-_MANY = 0.75  # of all memory maps: room for some twenty programs more
+_MANY = 0.75  # of all memory maps: there is still room to do something about it
 
 
 class _Kept:

@@ -64,6 +64,7 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
 
 def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
     """The random key, or array of keys, as a typed key."""
+    # By the type itself: this is asked at every run, and `issubdtype` looks at more.
     typed = isinstance(key, jax.Array) and getattr(key.dtype, "type", None) is jax.dtypes.prng_key
     if typed and key.ndim == ndim:
         return key

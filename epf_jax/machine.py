@@ -22,7 +22,7 @@ def num_cores() -> int:
 def share_of_maps() -> float:
     """How much of the pieces of memory that Linux lets a process map is in use: at 1 XLA crashes.
 
-    Every kernel that XLA compiles for a CPU takes some, a filter 400 to 800 of 65530. 0 where there is no such limit.
+    Every kernel that XLA compiles for a CPU takes some, a filter hundreds of 65530. 0 where there is no such limit.
     """
     try:
         used = pathlib.Path("/proc/self/maps").read_bytes().count(b"\n")

@@ -112,10 +112,8 @@ def _quantiles_jvp(primals, tangents):
     v = counted(v, w)
     with full_precision():  # a rule is traced where it is asked for, not where the quantiles were
         sd = root(w @ jnp.square(v - w @ v))
-    width = jnp.where(sd > 0, 1.06 * sd * jnp.sum(w**2) ** 0.2, 1.0)
-    kernel = w * jnp.exp(-0.5 * jnp.square((v - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
-    below = jnp.where(v <= q[:, None], 1.0, 0.0)
-    density = jnp.sum(kernel, axis=1)
-    with full_precision():
-        moved = kernel @ counted(dv, w) - below @ dw
-    return q, moved / jnp.where(density > 0, density, 1.0)
+        width = jnp.where(sd > 0, 1.06 * sd * jnp.sum(w**2) ** 0.2, 1.0)
+        kernel = w * jnp.exp(-0.5 * jnp.square((v - q[:, None]) / width)) / (width * math.sqrt(2 * math.pi))
+        below = jnp.where(v <= q[:, None], 1.0, 0.0)
+        density = jnp.sum(kernel, axis=1)
+        return q, (kernel @ counted(dv, w) - below @ dw) / jnp.where(density > 0, density, 1.0)

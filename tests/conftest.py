@@ -28,7 +28,7 @@ def precision(request):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
-    """Two hundred filters are more programs than a process can hold; those forgotten are read again from the disk."""
+    """Some hundreds of filters are more programs than a process can hold; those forgotten are read again from the disk."""
     if share_of_maps() > 0.5:
         jax.clear_caches()
 

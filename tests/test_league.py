@@ -38,7 +38,7 @@ def test_rows_that_failed_are_kept_apart(tmp_path):
     row = league.Task("sin", "SIR", "tiny", 20).row
     rows = [{**row, "z rms": 0.1}, {**row, "model": "star", "failed": "LinAlgError"}, {**row, "failed": "once"}]
     path.write_text("\n".join(map(json.dumps, rows)))
-    rows.append({**row, "model": "cycle", "failed": league.TOO_LONG})
+    rows.append({**row, "model": "cycle", "failed": league.failure(league.too_long(league.LIMIT))})
     path.write_text("\n".join(map(json.dumps, rows)))
     assert league.kept_rows(path) == ([rows[0], rows[3]], rows[1:2])
     assert league.kept_rows(tmp_path / "none") == ([], [])

@@ -39,7 +39,6 @@ from epf_jax.machine import machine
 NUM_SERIES, METHOD_SEED = 20, 7
 LONG = 20.0  # seconds for a series, after which one is told that it goes on
 LIMIT = 120.0  # seconds of a core for a series, beyond which a method is out
-TOO_LONG = f"TimeoutError: more than {LIMIT:.3g} s of a core for a series"
 NOT_RUN = "has not run yet"
 IDENTITY = ("model", "method", "budget", "size", "series")
 
@@ -91,7 +90,7 @@ def contend(task: Task) -> dict[str, Any]:
         found = judged(contest, [run.estimate for run in runs], golds)
         return {**task.row, **found, **_times(contest, contestant, [run.seconds for run in runs])}
     except Exception as error:
-        return {**task.row, "failed": f"{type(error).__name__}: {error}"[:300]}
+        return {**task.row, "failed": failure(error)}
 
 
 def runs_path(task: Task) -> pathlib.Path:
@@ -136,11 +135,21 @@ def passed_over(task: Task) -> str | None:
     return None if contestant.fits(contest.model()) else "does not fit the model"
 
 
+def too_long(limit: float) -> TimeoutError:
+    """What is said of a method that needs more."""
+    return TimeoutError(f"more than {limit:.3g} s of a core for a series")
+
+
+def failure(error: Exception) -> str:
+    """An error as a row tells of it."""
+    return f"{type(error).__name__}: {error}"[:300]
+
+
 def in_time(estimate: Callable[..., Any], limit: float = LIMIT) -> Callable[..., Any]:
     """The same, but a TimeoutError after so many seconds of a core, or when what runs then comes back to Python."""
 
     def stop(signum, frame):
-        raise TimeoutError(f"more than {limit:.3g} s of a core for a series")
+        raise too_long(limit)
 
     def limited(*given):
         before = signal.signal(signal.SIGPROF, stop)
@@ -206,9 +215,10 @@ def identity(row: dict[str, Any]) -> tuple:
 
 
 def kept_rows(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows that need no second run, and those that failed, but for want of time: those may run again."""
+    """The rows that need no second run, and those that failed otherwise than by time, which may run again."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found = [row for row in rows if row.get("failed", TOO_LONG) == TOO_LONG and "skipped" not in row]
+    slow = failure(too_long(LIMIT))
+    found = [row for row in rows if row.get("failed", slow) == slow and "skipped" not in row]
     done = {identity(row) for row in found}
     failed = {identity(row): row for row in rows if "failed" in row and identity(row) not in done}
     return found, list(failed.values())
