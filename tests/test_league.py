@@ -11,9 +11,7 @@ from benchmarks.accuracy.contests import CONTESTS
 
 
 def test_a_method_is_passed_over_with_a_reason():
-    def reason(model, method, budget="small"):
-        return league.passed_over(league.Task(model, method, budget, 20))
-
+    reason = league.passed_over
     assert reason("ar1", "Storvik") is None
     assert reason("star", "Storvik") == "does not fit the model"
     absent = league.importlib.util.find_spec("smcx") is None
@@ -40,7 +38,14 @@ def test_rows_that_failed_are_kept_apart(tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     rows.append({**row, "model": "cycle", "failed": league.failure(league.too_long(league.LIMIT))})
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert league.kept_rows(path) == ([rows[0], rows[3]], rows[1:2])
+    done, failed = league.kept_rows(path)
+    assert sorted(done, key=str) == sorted([rows[0], rows[3]], key=str)
+    assert failed == rows[1:2]
+    rows.append({**rows[3], "z rms": 0.2})
+    del rows[4]["failed"]  # a quicker machine
+    path.write_text("\n".join(map(json.dumps, [*rows, rows[3]])))
+    assert rows[4] in league.kept_rows(path)[0]
+    assert rows[3] not in league.kept_rows(path)[0]
     assert league.kept_rows(tmp_path / "none") == ([], [])
 
 
@@ -49,21 +54,40 @@ def test_what_another_library_said_of_a_series_is_not_asked_again(tmp_path, monk
     monkeypatch.setattr(league, "_by", lambda task: "smcx, here")  # which may not be installed
     task = league.Task("cycle", "smcx: SMC^2", "small", 20)
     said = league.Run(league.Estimate({"a": np.float32(0.5)}, {"a": 1.0}, {"a": np.array([-1.0, 2.0])}, np.nan), 70.0)
-    assert league.kept_runs(task) == []
-    league.keep(task, said)
-    (kept,) = league.kept_runs(task)
+    assert league.kept_runs(task) == ({}, None)
+    league.keep(task, 3, said)
+    (kept,) = league.kept_runs(task)[0].values()
     assert kept.estimate[:3] == ({"a": 0.5}, {"a": 1.0}, {"a": [-1.0, 2.0]})
     assert np.isnan(kept.estimate.log_evidence)
     assert kept.seconds == 70.0
     with league.runs_path(task).open("a") as file:
         file.write('{"by": "smcx')  # cut off
-    assert len(league.kept_runs(task)) == 1
+    assert list(league.kept_runs(task)[0]) == [3]
+    assert league.kept_runs(task._replace(num_series=3)) == ({}, None)
     monkeypatch.setattr(league, "_by", lambda task: "smcx, elsewhere")
-    assert league.kept_runs(task) == []
-    assert league.kept_runs(task._replace(budget="tiny")) == []
+    assert league.kept_runs(task) == ({}, None)
+    assert league.kept_runs(task._replace(budget="tiny")) == ({}, None)
     ours = task._replace(method="SMC^2")
-    league.keep(ours, said)
-    assert league.kept_runs(ours) == []
+    league.keep(ours, 3, said)
+    assert league.kept_runs(ours) == ({}, None)
+
+
+def test_a_series_that_fails_fails_its_row_and_is_not_asked_again(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(task, y, series, limit):
+        asked.extend(series)
+        raise ArithmeticError("no")
+
+    monkeypatch.setattr(league, "RESULTS", tmp_path)
+    monkeypatch.setattr(league, "_by", lambda task: "smcx, here")
+    monkeypatch.setattr(league, "ask", ask)
+    task = league.Task("cycle", "smcx: SMC^2", "small", 3)
+    league.ask_ahead((task, 1))
+    league.ask_ahead((task, 2))
+    assert asked == [1]
+    assert league.contend(task) == {**task.row, "failed": "ArithmeticError: no"}
+    assert asked == [1]
 
 
 def test_models_for_particles_have_the_densities_of_ours():

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -116,15 +117,30 @@ CONTESTS = {
 @cache
 def data(name: str, num_series: int) -> tuple[np.ndarray, list[exact.GridPosterior]]:
     """The series, and the exact posterior of each at the last observation; golds are kept in a file."""
-    y = np.stack([_series(name, i) for i in range(num_series)])
+    y = all_series(name, num_series)
     return y, [_gold(name, i, row) for i, row in enumerate(y)]
+
+
+def all_series(name: str, num_series: int) -> np.ndarray:
+    """The series of a contest, a row each."""
+    return np.stack([_series(name, i) for i in range(num_series)])
 
 
 def _series(name: str, i: int) -> np.ndarray:
     contest = CONTESTS[name]
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), on_the_cpu():
         key = jax.random.fold_in(jax.random.key(DATA_SEED), i)
-        return np.asarray(epf.simulate(key, contest.model(), contest.truth, contest.num_steps)[1])
+        return np.asarray(epf.simulate(key, _model_in_double(name), contest.truth, contest.num_steps)[1])
+
+
+@cache
+def _model_in_double(name: str) -> epf.StateSpaceModel:
+    return CONTESTS[name].model()
+
+
+def on_the_cpu() -> AbstractContextManager:
+    """What is made here is the same whatever the methods run on."""
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
 def gold_path(name: str, i: int) -> pathlib.Path:

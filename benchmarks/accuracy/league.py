@@ -10,7 +10,8 @@ out; what runs in one compiled piece is found out when it ends.
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
 Finished rows are kept in `league.jsonl` beside the table, and what another library said of single series, which may
-have taken minutes, in `league-*.jsonl` until their row is whole; the same command goes on from there.
+have taken minutes, in `league-*.jsonl` until their row is whole; the same command goes on from there. Several workers
+share the series of a method that compiles at every call. On a GPU give it `XLA_PYTHON_CLIENT_PREALLOCATE=false`.
 """
 
 import argparse
@@ -22,15 +23,27 @@ import pathlib
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import epf_jax as epf
 from benchmarks.accuracy.contestants import BUDGETS, BY_LABEL, LEVELS, Contestant, Estimate
-from benchmarks.accuracy.contests import CONTESTS, DATA_SEED, Contest, data, find_gold, gold_path, mass_inside
+from benchmarks.accuracy.contests import (
+    CONTESTS,
+    DATA_SEED,
+    Contest,
+    all_series,
+    data,
+    find_gold,
+    gold_path,
+    mass_inside,
+    on_the_cpu,
+)
 from benchmarks.pool import solve_all
 from benchmarks.report import RESULTS, save, show
 from epf_jax import exact
@@ -75,22 +88,43 @@ class Run(NamedTuple):
     seconds: float
 
 
-def contend(task: Task) -> dict[str, Any]:
+def contend(task: Task, limit: float = LIMIT) -> dict[str, Any]:
     """The row of a task; one method's failure stops no other."""
-    contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
-    contestant = contestant._replace(estimate=in_time(contestant.estimate))
+    contest = CONTESTS[task.model]
+    runs, failed = kept_runs(task)
+    if failed is not None:
+        return {**task.row, "failed": failed}
     try:
+        missing = [i for i in range(task.num_series) if i not in runs]
         y, golds = data(task.model, task.num_series)
-        runs = kept_runs(task)
-        for run in estimates(contest, contestant, task.size, y, first=len(runs)):
-            runs.append(run)
-            keep(task, run)
-            if run.seconds > LONG:
-                print(f"{task.method}, {task.model}: series {len(runs)} of {len(y)}, {run.seconds:.0f} s", flush=True)
-        found = judged(contest, [run.estimate for run in runs], golds)
-        return {**task.row, **found, **_times(contest, contestant, [run.seconds for run in runs])}
+        for i, run in ask(task, y, missing, limit):
+            runs[i] = run
+        found = judged(contest, [runs[i].estimate for i in range(task.num_series)], golds)
+        times = _times(contest, BY_LABEL[task.method], [run.seconds for run in runs.values()])
+        return {**task.row, **found, **times}
     except Exception as error:
         return {**task.row, "failed": failure(error)}
+
+
+def ask(task: Task, y: np.ndarray, series: list[int], limit: float) -> Iterator[tuple[int, Run]]:
+    """What the method of a task says of some series, in time, and kept."""
+    contestant = BY_LABEL[task.method]
+    contestant = contestant._replace(estimate=in_time(contestant.estimate, limit))
+    for i, run in estimates(CONTESTS[task.model], contestant, task.size, y, series):
+        keep(task, i, run)
+        if run.seconds > LONG:
+            print(f"{task.method}, {task.model}: series {i + 1} of {len(y)}, {run.seconds:.0f} s", flush=True)
+        yield i, run
+
+
+def ask_ahead(piece: tuple[Task, int], limit: float = LIMIT) -> None:
+    """Have the run of one series, or how it failed, kept for `contend` to find."""
+    task, i = piece
+    if kept_runs(task)[1] is None:
+        try:
+            list(ask(task, all_series(task.model, task.num_series), [i], limit))
+        except Exception as error:
+            keep(task, i, failure(error))
 
 
 def runs_path(task: Task) -> pathlib.Path:
@@ -99,21 +133,26 @@ def runs_path(task: Task) -> pathlib.Path:
     return RESULTS / f"league-{re.sub('[^a-z0-9]+', '-', words.lower())}.jsonl"
 
 
-def kept_runs(task: Task) -> list[Run]:
-    """What other libraries said of the first series before; our own methods may have changed since."""
+def kept_runs(task: Task) -> tuple[dict[int, Run], str | None]:
+    """What other libraries said of single series before, or how they failed; our own methods may have changed since."""
     path = runs_path(task)
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last may have been cut off
-    same = [row for row in rows if row["by"] == _by(task)]
-    return [Run(Estimate(**row["estimate"]), row["seconds"]) for row in same[: task.num_series]]
+    rows = [row for row in rows if row["by"] == _by(task) and row["i"] < task.num_series]
+    runs = {row["i"]: Run(Estimate(**row["estimate"]), row["seconds"]) for row in rows if "estimate" in row}
+    return runs, next((row["failed"] for row in rows if "failed" in row), None)
 
 
-def keep(task: Task, run: Run) -> None:
-    """Keep a run of another library, which may have taken minutes."""
-    if BY_LABEL[task.method].needs:
-        estimate = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), run.estimate._asdict())
-        with runs_path(task).open("a") as file:
-            file.write(json.dumps({"by": _by(task), "estimate": estimate, "seconds": run.seconds}) + "\n")
+def keep(task: Task, i: int, found: Run | str) -> None:
+    """Keep a run of another library, which may have taken minutes, or how it failed."""
+    if BY_LABEL[task.method].needs is None:
+        return
+    said: dict[str, Any] = {"failed": found}
+    if isinstance(found, Run):
+        estimate = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), found.estimate._asdict())
+        said = {"estimate": estimate, "seconds": found.seconds}
+    with runs_path(task).open("a") as file:
+        file.write(json.dumps({"by": _by(task), "i": i, **said}) + "\n")
 
 
 def _by(task: Task) -> str:
@@ -124,15 +163,23 @@ def _by(task: Task) -> str:
 
 def _here() -> str:
     here = machine()
-    return f"{here['processor']}, {os.cpu_count()} cores, jax {here['jax']}"
+    where = f"{here['processor']}, {os.cpu_count()} cores" if here["device"] == "cpu" else here["device"]
+    return f"{where}, jax {here['jax']}"
 
 
-def passed_over(task: Task) -> str | None:
-    """Why a task has no row, or None where it is to have one."""
-    contest, contestant = CONTESTS[task.model], BY_LABEL[task.method]
+@cache
+def passed_over(model: str, method: str) -> str | None:
+    """Why a method has no rows on a model, or None where it is to have some."""
+    contestant = BY_LABEL[method]
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
-    return None if contestant.fits(contest.model()) else "does not fit the model"
+    with on_the_cpu():
+        return None if contestant.fits(_model(model)) else "does not fit the model"
+
+
+@cache
+def _model(name: str) -> epf.StateSpaceModel:
+    return CONTESTS[name].model()
 
 
 def too_long(limit: float) -> TimeoutError:
@@ -145,7 +192,7 @@ def failure(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-def in_time(estimate: Callable[..., Any], limit: float = LIMIT) -> Callable[..., Any]:
+def in_time(estimate: Callable[..., Any], limit: float) -> Callable[..., Any]:
     """The same, but a TimeoutError after so many seconds of a core, or when what runs then comes back to Python."""
 
     def stop(signum, frame):
@@ -163,23 +210,26 @@ def in_time(estimate: Callable[..., Any], limit: float = LIMIT) -> Callable[...,
     return limited
 
 
-def estimates(contest: Contest, contestant: Contestant, size: Any, y: np.ndarray, *, first: int = 0) -> Iterator[Run]:
-    """What the method says of every series from the first to be asked for, and the seconds of each."""
+def estimates(
+    contest: Contest, contestant: Contestant, size: Any, y: np.ndarray, series: Iterable[int]
+) -> Iterator[tuple[int, Run]]:
+    """What the method says of some of the series, and the seconds of each."""
     model = contest.model()
     proposal = contest.proposal(model)
 
     def estimate(i):
         key = jax.random.fold_in(jax.random.key(METHOD_SEED), i)
-        series = jnp.asarray(y[i], float)
-        return jax.device_get(contestant.estimate(key, model, series, size, proposal))
+        return jax.device_get(contestant.estimate(key, model, jnp.asarray(y[i], float), size, proposal))
 
+    warm = not contestant.warms_up
     with np.errstate(all="ignore"):  # methods that fail on the Cauchy model divide by nothing
-        if contestant.warms_up and first < len(y):
-            estimate(first)  # compile
-        for i in range(first, len(y)):
+        for i in series:
+            if not warm:
+                estimate(i)  # compile
+                warm = True
             start = time.perf_counter()
             found = estimate(i)
-            yield Run(found, time.perf_counter() - start)
+            yield i, Run(found, time.perf_counter() - start)
 
 
 def judged(contest: Contest, found: list[Estimate], golds: list[exact.GridPosterior]) -> dict[str, Any]:
@@ -214,14 +264,17 @@ def identity(row: dict[str, Any]) -> tuple:
     return tuple(row[k] for k in IDENTITY)
 
 
-def kept_rows(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows that need no second run, and those that failed otherwise than by time, which may run again."""
+def kept_rows(path: pathlib.Path, limit: float = LIMIT) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows that need no second run, and those that failed otherwise than by time, which may run again.
+
+    Of several rows of a task the last counts, one with numbers before one without.
+    """
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    slow = failure(too_long(LIMIT))
-    found = [row for row in rows if row.get("failed", slow) == slow and "skipped" not in row]
-    done = {identity(row) for row in found}
+    slow = failure(too_long(limit))
+    done = {identity(row): row for row in rows if row.get("failed") == slow}
+    done |= {identity(row): row for row in rows if not {"failed", "skipped"} & row.keys()}
     failed = {identity(row): row for row in rows if "failed" in row and identity(row) not in done}
-    return found, list(failed.values())
+    return list(done.values()), list(failed.values())
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
@@ -264,6 +317,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--series", type=int, default=NUM_SERIES, help="data sets of each model")
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a core for a series, or a method is out")
     given = parser.parse_args(arguments)
     if given.workers == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # seconds are those of one core
@@ -271,7 +325,7 @@ def main(arguments: list[str] | None = None) -> None:
     for _ in solve_all(find_gold, missing, given.workers):
         pass
     kept = RESULTS / "league.jsonl"
-    rows, failed = kept_rows(kept)
+    rows, failed = kept_rows(kept, given.limit)
     done = {identity(row) for row in rows}
     tasks = [
         Task(name, label, budget, given.series)
@@ -282,14 +336,20 @@ def main(arguments: list[str] | None = None) -> None:
     tasks = [task for task in tasks if identity(task.row) not in done]
     asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
     known = {identity(row) for row in failed}
-    reasons = {task: passed_over(task) or (None if task in asked else NOT_RUN) for task in tasks}
+    reasons = {task: passed_over(task.model, task.method) or (None if task in asked else NOT_RUN) for task in tasks}
     skipped = [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
     rows += [row for row in skipped if identity(row) not in known]
     to_do = [task for task in tasks if reasons[task] is None]
     again = {identity(task.row) for task in to_do}
     rows += [row for row in failed if identity(row) not in again]
+    pieces = [(task, i) for task in to_do if not BY_LABEL[task.method].warms_up for i in range(task.num_series)]
+    pieces = [(task, i) for task, i in pieces if i not in kept_runs(task)[0]]
+    for _ in solve_all(
+        partial(ask_ahead, limit=given.limit), pieces if given.workers > 1 else [], given.workers, in_order=False
+    ):
+        pass
     with kept.open("a") as file:
-        for row in solve_all(contend, to_do, given.workers, in_order=False):
+        for row in solve_all(partial(contend, limit=given.limit), to_do, given.workers, in_order=False):
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -302,7 +362,7 @@ def main(arguments: list[str] | None = None) -> None:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
     draw(rows)
     seeds = {"data_seed": DATA_SEED, "method_seed": METHOD_SEED}
-    settings = {"series": given.series, **seeds, "levels": LEVELS, "limit": LIMIT}
+    settings = {"series": given.series, **seeds, "levels": LEVELS, "limit": given.limit}
     print("stored in", save("league", settings, rows))
 
 

@@ -4,9 +4,13 @@ smcx takes functions, which are made from this library's models: its parameters 
 first state has been moved once, since our x_0 has no observation, and its inner filters draw from the transition.
 particles takes classes, which `particles_models` has.
 
-smcx's SMC^2 defines and compiles its functions anew at every call; its seconds have that in them.
+smcx's SMC^2 defines and compiles its functions anew at every call; its seconds have that in them. Its loops are
+Python's, an operation at a time, and a thousand observations take seven minutes: `quicken` has the same operations
+compiled, which gives the same numbers in a fifth of the time, and makes its seconds better than they are.
 """
 
+import importlib
+import types
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -57,9 +61,31 @@ def smcx_functions(model: epf.StateSpaceModel) -> dict[str, Callable]:
     return {"move": move, "first": first, "observe": observe, "look_ahead": look_ahead, "parameters": parameters}
 
 
+@cache
+def quicken() -> None:
+    """Have smcx's SMC^2 split keys, take rows and add up log-likelihoods without a program for each operation."""
+    smc2 = importlib.import_module("smcx.smc2")
+    split_in = cache(lambda num: jax.jit(lambda key: tuple(jax.random.split(key, num))))
+    split_up_to = cache(lambda num: jax.jit(lambda key: jax.random.split(key, num)))
+
+    def split(key, num=2):
+        if isinstance(key, jax.core.Tracer):
+            return jax.random.split(key, num)
+        if num < 5:
+            return split_in(num)(key)
+        return np.asarray(split_up_to(1 << (num - 1).bit_length())(key))[:num]  # the first are those of fewer
+
+    smc2.jr = types.SimpleNamespace(**{**vars(jax.random), "split": split})
+    smc2._add_log_expansion = jax.jit(smc2._add_log_expansion)
+    canonical = smc2._canonicalize_emissions
+    smc2._canonicalize_emissions = lambda y: np.asarray(canonical(y))  # whose rows cost no program
+
+
 def smcx_smc2(key, model, y, size, proposal):
     import smcx
 
+    quicken()
+    key = jax.random.key_data(key)  # what is no array of jax's own does not go by its quick path
     num_theta, num_x = size
     f = smcx_functions(model)
 
