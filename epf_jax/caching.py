@@ -27,6 +27,7 @@ import jax.extend
 import numpy as np
 from jax.experimental import serialize_executable
 
+from epf_jax.checks import is_key
 from epf_jax.machine import share_of_maps
 from epf_jax.sources import NamelessError, source_name, version_name
 
@@ -208,7 +209,7 @@ def _compiled(function, static, treedef, leaves):
     def flat(words):
         arguments = jax.tree.unflatten(treedef, _with_keys(words, leaves))
         found, structure = jax.tree.flatten(function(*static, *arguments))
-        if any(map(_is_key, found)):
+        if any(map(is_key, found)):
             raise _NotKeptError("it returns random keys")
         try:
             shape.append(jax.tree.unflatten(structure, range(len(found))))
@@ -259,18 +260,14 @@ def _program(compiled, shape) -> _Program:
     return lambda leaves: jax.tree.unflatten(structure, compiled(_without_keys(leaves)))
 
 
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _without_keys(leaves: list[Any]) -> list[Any]:
     """Random keys as the words that they are made of."""
-    return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
+    return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
 
 
 def _with_keys(words: list[Any], like: list[Any]) -> list[Any]:
     return [
-        jax.random.wrap_key_data(word, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else word
+        jax.random.wrap_key_data(word, impl=jax.random.key_impl(leaf)) if is_key(leaf) else word
         for word, leaf in zip(words, like, strict=True)
     ]
 

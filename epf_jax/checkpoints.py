@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax._version import __version__
-from epf_jax.checks import brief
+from epf_jax.checks import brief, is_key
 from epf_jax.devices import spread_particles
 from epf_jax.files import write_atomically
 from epf_jax.filters import Filter, FilterState
@@ -213,12 +213,8 @@ def _named(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _kind(leaf: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    data = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    data = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
     return np.dtype(data.dtype), tuple(data.shape)
 
 
@@ -228,13 +224,13 @@ def _to_numpy(leaf: Any) -> np.ndarray:
             "state: its particles lie on devices of other processes, and a checkpoint is written by one. Gather them "
             "first, by jax.experimental.multihost_utils.process_allgather."
         )
-    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
     return array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
 
 
 def _from_numpy(array: np.ndarray, like: Any) -> jax.Array:
     leaf = jnp.asarray(array if sys.byteorder == "little" else array.byteswap())
-    return jax.random.wrap_key_data(leaf, impl=like.dtype._impl.name) if _is_key(like) else leaf
+    return jax.random.wrap_key_data(leaf, impl=like.dtype._impl.name) if is_key(like) else leaf
 
 
 def check_path(path: Any) -> pathlib.Path:

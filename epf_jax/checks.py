@@ -62,11 +62,15 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
         return
 
 
+def is_key(array: Any) -> bool:
+    """Whether an array, or what has its shape and dtype, is of typed random keys."""
+    # By the type itself: this is asked at every run, and `issubdtype` looks at more.
+    return getattr(array.dtype, "type", None) is jax.dtypes.prng_key
+
+
 def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
     """The random key, or array of keys, as a typed key."""
-    # By the type itself: this is asked at every run, and `issubdtype` looks at more.
-    typed = isinstance(key, jax.Array) and getattr(key.dtype, "type", None) is jax.dtypes.prng_key
-    if typed and key.ndim == ndim:
+    if isinstance(key, jax.Array) and is_key(key) and key.ndim == ndim:
         return key
     raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1
     if raw:  # an old-style key, as jax.random.PRNGKey makes it

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from epf_jax.checks import is_key
+
 
 def fingerprint(function: Callable, *arguments: Any) -> str:
     """A hash of the program that `function(*arguments)` is traced to, with every constant in it.
@@ -66,7 +68,7 @@ def _last(num: int, names: list[str]) -> list[str]:
 
 
 def _constant(value: Any) -> str:
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if isinstance(value, jax.Array) and is_key(value):
         value = jax.random.key_data(value)
     array = np.asarray(value)
     return _hash(str(array.dtype), str(array.shape), array.tobytes().hex())

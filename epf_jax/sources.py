@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from epf_jax.checks import is_key
+
 _KNOWN = {"jax", "jaxlib", "numpy", "numpyro", "epf_jax"}  # named by their versions
 _OF_PYTHON = {"math", "functools", "operator", "builtins"}
 _IMPURE = re.compile(r"numpy\.(random|ctypeslib|testing|lib\._npyio)|jax\.(experimental\.io_callback|distributed)")
@@ -132,7 +134,7 @@ class _Reader:
             self._read_object(value)
 
     def _read_array(self, value: Any) -> None:
-        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if isinstance(value, jax.Array) and is_key(value):
             self.words(value.dtype)
             value = jax.random.key_data(value)
         if isinstance(value, jax.Array) and not value.is_fully_addressable:

@@ -3,11 +3,12 @@
 import json
 import time
 
+import jax
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import league
-from benchmarks.accuracy.contests import CONTESTS
+from benchmarks.accuracy import league, peer_methods
+from benchmarks.accuracy.contests import CONTESTS, all_series
 
 
 def test_a_method_is_passed_over_with_a_reason():
@@ -88,6 +89,22 @@ def test_a_series_that_fails_fails_its_row_and_is_not_asked_again(tmp_path, monk
     assert asked == [1]
     assert league.contend(task) == {**task.row, "failed": "ArithmeticError: no"}
     assert asked == [1]
+
+
+def test_smcx_says_the_same_when_quickened():
+    smcx = pytest.importorskip("smcx", reason="a peer, of the extra `peers`")
+    assert smcx.__version__
+    contest = CONTESTS["cycle"]
+    model, y = contest.model(), np.float32(all_series("cycle", 1)[0, :25])
+
+    def says():
+        return peer_methods.smcx_smc2(jax.random.key(3), model, y, (8, 8), None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_methods, "quicken", lambda: None)
+        plain = says()
+    quick = says()
+    jax.tree.map(np.testing.assert_array_equal, plain, quick)
 
 
 def test_models_for_particles_have_the_densities_of_ours():

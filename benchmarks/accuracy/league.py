@@ -277,6 +277,11 @@ def kept_rows(path: pathlib.Path, limit: float = LIMIT) -> tuple[list[dict[str, 
     return list(done.values()), list(failed.values())
 
 
+def on_one_core(row: dict[str, Any]) -> bool:
+    """Whether a row has seconds that compare with the others': not those of a GPU."""
+    return "cores" in row.get("on", "")
+
+
 def draw(rows: list[dict[str, Any]]) -> None:
     """Error against seconds for every model: each method a line from its tiny to its large budget."""
     import matplotlib
@@ -288,7 +293,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
     colours = dict(zip(BY_LABEL, plt.get_cmap("tab20").colors, strict=False))
     for axis, name in zip(axes.flat, CONTESTS, strict=True):
         for label in BY_LABEL:
-            found = [r for r in rows if r["model"] == name and r["method"] == label and "z rms" in r]
+            found = [r for r in rows if r["model"] == name and r["method"] == label and on_one_core(r)]
             points = sorted((r["seconds"], r["z rms"]) for r in found)
             if points:
                 online = BY_LABEL[label].online

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.checks import is_key
+
 MAX_OPERATIONS = 1500  # of a kernel
 
 
@@ -50,11 +52,6 @@ class Block(NamedTuple):
     free: list[int]
     barrier: Callable[[], None]
     written: list[int]
-
-
-def is_key(aval: Any) -> bool:
-    """Whether an array is of random keys."""
-    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def full_shape(aval: Any) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from epf_jax.checks import is_key
 from epf_jax.kernels.cells import (
     Block,
     Cells,
@@ -24,7 +25,6 @@ from epf_jax.kernels.cells import (
     filled,
     from_numbers,
     full_shape,
-    is_key,
     layout_of,
     spread,
     to_numbers,

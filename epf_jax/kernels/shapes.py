@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.checks import is_key
 from epf_jax.kernels.cells import (
     Block,
     Cells,
@@ -13,7 +14,6 @@ from epf_jax.kernels.cells import (
     filled,
     full_shape,
     inner_shape,
-    is_key,
     mapped,
     spread,
     stacked,
