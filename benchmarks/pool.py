@@ -16,7 +16,7 @@ def solve_all(
     solve: Callable[[Any], Any], tasks: list[Any], num_workers: int, *, in_order: bool = True
 ) -> Iterator[Any]:
     """`solve(task)` for every task, in their order or as they are finished, by `num_workers` processes."""
-    if num_workers == 1:
+    if num_workers == 1 or not tasks:
         yield from map(solve, tasks)
         return
     context = multiprocessing.get_context("spawn")

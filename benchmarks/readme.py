@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from benchmarks.accuracy.contestants import BY_LABEL
-from benchmarks.accuracy.league import on_one_core
+from benchmarks.accuracy.tasks import timed_on_a_cpu
 from benchmarks.report import RESULTS
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
@@ -238,25 +238,28 @@ def league() -> str:
     machines = [row["on"] for row in rows]
     where = max(set(machines), key=machines.count)
     blank = {row["skipped"] for row in stored["rows"] if "skipped" in row and row["budget"] in SHOWN}
+    failed = {row["failed"] for row in stored["rows"] if "failed" in row and row["budget"] in SHOWN}
+    slow = {text.removeprefix("TimeoutError: ") for text in failed if text.startswith("TimeoutError")}
+    on_cores = [row for row in rows if timed_on_a_cpu(row)]
     lines = [
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
         "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
         "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
         f"has a two-dimensional state. Blank: {', or '.join(sorted(blank))}. Where a method fails, the file "
-        f"says how; who needs more than {size['limit']:.0f} s of a core for a series is out. On the Cauchy "
+        f"says how; too slow is {', or '.join(sorted(slow))}. On the Cauchy "
         "model every method that takes one has a proposal that allows for jumps. "
         f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
         "taken beside other work, and are too long. smcx's SMC^2 runs its loops in Python, an operation at a time; on "
         "the series of 1000 (but AR(1), small) it had help from `quicken` in `benchmarks/accuracy/peer_methods.py`, "
-        "which changes its seconds, not its numbers, and on a GPU sixteen series were run at a time. Its inner filters "
-        "draw from the transition alone:",
+        "which shortens its seconds and leaves its numbers, and on a GPU sixteen series were run at a time. Its inner "
+        "filters draw from the transition alone:",
         "",
         *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",
         "Seconds that each method needs for a z rms of at most 0.3, and of at most 0.1: the cheapest of its three "
         "budgets that gets there:",
         "",
-        *_by_model(["method"], models, _needed_rows(rows, where)),
+        *_by_model(["method"], models, _needed_rows(on_cores, where)),
         "",
         "What to take, by this table: of the methods here that go on with every observation, the quickest with a z rms "
         "of at most 0.3, and the quickest with at most 0.1, or, where none has it, the one with the least error. A "
@@ -265,7 +268,7 @@ def league() -> str:
         "nodes for each parameter (`num_nodes`; `num_points` and `reach` are in `benchmarks/accuracy/contestants.py`). "
         "For models unlike these, see [which filter to use](docs/which_filter.md):",
         "",
-        *_guide(rows, where),
+        *_guide(on_cores, where),
         "",
         agreement(),
     ]
@@ -294,7 +297,7 @@ def _league_cell(row, where) -> str:
 
 def _seconds(row, where) -> str:
     seconds = f"{row['seconds']:.2g}" if row["seconds"] < 99.5 else f"{row['seconds']:.0f}"
-    if not on_one_core(row):
+    if not timed_on_a_cpu(row):
         return f"{seconds} s on {row['on'].split(',')[0]}"
     return f"{seconds} s{'' if row['on'] == where else '*'}"
 

@@ -1,13 +1,14 @@
 """The league: what is kept of it and what is passed over; the models that are written out for other libraries."""
 
 import json
+import sys
 import time
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import league, peer_methods
+from benchmarks.accuracy import league, peer_methods, tasks
 from benchmarks.accuracy.contests import CONTESTS, all_series
 
 
@@ -47,63 +48,95 @@ def test_rows_that_failed_are_kept_apart(tmp_path):
     path.write_text("\n".join(map(json.dumps, [*rows, rows[3]])))
     assert rows[4] in league.kept_rows(path)[0]
     assert rows[3] not in league.kept_rows(path)[0]
+    path.write_text("\n".join(map(json.dumps, [rows[0], {**rows[0], "z rms": 0.3}])))
+    assert [row["z rms"] for row in league.kept_rows(path)[0]] == [0.3]  # the last counts
     assert league.kept_rows(tmp_path / "none") == ([], [])
 
 
-def test_what_another_library_said_of_a_series_is_not_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(league, "RESULTS", tmp_path)
-    monkeypatch.setattr(league, "_by", lambda task: "smcx, here")  # which may not be installed
+def test_what_another_library_said_of_a_series_is_not_asked_again(store, monkeypatch):
     task = league.Task("cycle", "smcx: SMC^2", "small", 20)
     said = league.Run(league.Estimate({"a": np.float32(0.5)}, {"a": 1.0}, {"a": np.array([-1.0, 2.0])}, np.nan), 70.0)
-    assert league.kept_runs(task) == ({}, None)
+    assert kept_runs(task) == {}
     league.keep(task, 3, said)
-    (kept,) = league.kept_runs(task)[0].values()
+    (kept,) = kept_runs(task).values()
     assert kept.estimate[:3] == ({"a": 0.5}, {"a": 1.0}, {"a": [-1.0, 2.0]})
     assert np.isnan(kept.estimate.log_evidence)
     assert kept.seconds == 70.0
     with league.runs_path(task).open("a") as file:
         file.write('{"by": "smcx')  # cut off
-    assert list(league.kept_runs(task)[0]) == [3]
-    assert league.kept_runs(task._replace(num_series=3)) == ({}, None)
-    monkeypatch.setattr(league, "_by", lambda task: "smcx, elsewhere")
-    assert league.kept_runs(task) == ({}, None)
-    assert league.kept_runs(task._replace(budget="tiny")) == ({}, None)
+    assert list(kept_runs(task)) == [3]
+    league.keep(task, 5, said)
+    assert list(kept_runs(task)) == [3, 5]
+    assert kept_runs(task._replace(num_series=3)) == {}
+    monkeypatch.setattr(tasks, "_by", lambda task: "smcx, elsewhere")
+    assert kept_runs(task) == {}
+    assert kept_runs(task._replace(budget="tiny")) == {}
     ours = task._replace(method="SMC^2")
     league.keep(ours, 3, said)
-    assert league.kept_runs(ours) == ({}, None)
+    assert kept_runs(ours) == {}
 
 
-def test_a_series_that_fails_fails_its_row_and_is_not_asked_again(tmp_path, monkeypatch):
+def kept_runs(task):
+    runs, slow = league.kept_runs(task, league.LIMIT)
+    assert slow is None
+    return runs
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An empty folder for what smcx says, which may not be installed."""
+    monkeypatch.setattr(tasks, "RESULTS", tmp_path)
+    monkeypatch.setattr(tasks, "_by", lambda task: "smcx, here")
+
+
+def test_a_method_that_takes_too_long_for_one_series_is_not_asked_for_others(store, monkeypatch):
     asked = []
 
     def ask(task, y, series, limit):
         asked.extend(series)
-        raise ArithmeticError("no")
+        raise league.too_long(limit) if series != [0] else ArithmeticError("which may run again")
 
-    monkeypatch.setattr(league, "RESULTS", tmp_path)
-    monkeypatch.setattr(league, "_by", lambda task: "smcx, here")
     monkeypatch.setattr(league, "ask", ask)
     task = league.Task("cycle", "smcx: SMC^2", "small", 3)
-    league.ask_ahead((task, 1))
-    league.ask_ahead((task, 2))
-    assert asked == [1]
-    assert league.contend(task) == {**task.row, "failed": "ArithmeticError: no"}
-    assert asked == [1]
+    for i in range(3):
+        league.ask_ahead((task, i))
+    assert asked == [0, 1]
+    assert league.contend(task) == {**task.row, "failed": league.failure(league.too_long(league.LIMIT))}
+    assert asked == [0, 1]
+    league.ask_ahead((task, 2), limit=2.0 * league.LIMIT)
+    assert asked == [0, 1, 2]
 
 
-def test_smcx_says_the_same_when_quickened():
+def test_workers_share_the_series_of_what_compiles_at_every_call(store):
+    task = league.Task("cycle", "smcx: SMC^2", "small", 3)
+    said = league.Run(league.Estimate({"a": 0.5}, {"a": 1.0}, {"a": [-1.0, 2.0]}, 0.0), 70.0)
+    league.keep(task, 1, said)
+    assert league.pieces_of(task, league.LIMIT) == [(task, 0), (task, 2)]
+    assert league.pieces_of(task._replace(method="SMC^2"), league.LIMIT) == []
+
+
+def test_smcx_says_the_same_when_quickened(monkeypatch):
     smcx = pytest.importorskip("smcx", reason="a peer, of the extra `peers`")
-    assert smcx.__version__
-    contest = CONTESTS["cycle"]
-    model, y = contest.model(), np.float32(all_series("cycle", 1)[0, :25])
+    smc2 = sys.modules["smcx.smc2"]
+    for name in ("jr", "_add_log_expansion", "_canonicalize_emissions"):  # as they are before and after the test
+        monkeypatch.setattr(smc2, name, getattr(smc2, name))
+    said = []
+    monkeypatch.setattr(
+        smcx, "smc2", lambda *given, run=smcx.smc2, **named: said.append(run(*given, **named)) or said[-1]
+    )
 
-    def says():
-        return peer_methods.smcx_smc2(jax.random.key(3), model, y, (8, 8), None)
+    def say(quicken):
+        monkeypatch.setattr(peer_methods, "quicken", quicken)
+        y = jax.numpy.asarray(all_series("cycle", 1)[0, :40], float)
+        peer_methods.smcx_smc2(jax.random.key(3), CONTESTS["cycle"].model(), y, (16, 16), None)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer_methods, "quicken", lambda: None)
-        plain = says()
-    quick = says()
+    assert smc2.jr is jax.random
+    quicken = peer_methods.quicken.__wrapped__
+    say(lambda: None)
+    say(quicken)
+    assert smc2.jr is not jax.random
+    plain, quick = said
+    assert np.count_nonzero(plain.acceptance_rates) > 1  # parameters were moved, over splits of several lengths
     jax.tree.map(np.testing.assert_array_equal, plain, quick)
 
 

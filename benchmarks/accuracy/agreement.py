@@ -55,8 +55,8 @@ def row_of(task: Task) -> dict[str, Any]:
     """A method's row of the league, at the size that this script gives it."""
     contest, here = CONTESTS[MODEL], machine()
     y, golds = data(MODEL, task.num_series)
-    asked = estimates(contest, CONTESTANTS[task.method], SIZES[task.method], y, range(len(y)))
-    found = [run.estimate for _, run in asked]
+    said = estimates(contest, CONTESTANTS[task.method], SIZES[task.method], y, range(len(y)))
+    found = [run.estimate for _, run in said]
     return {**task.row, **judged(contest, found, golds), "on": f"{here['device']}, jax {here['jax']}"}
 
 

@@ -121,6 +121,7 @@ def data(name: str, num_series: int) -> tuple[np.ndarray, list[exact.GridPosteri
     return y, [_gold(name, i, row) for i, row in enumerate(y)]
 
 
+@cache
 def all_series(name: str, num_series: int) -> np.ndarray:
     """The series of a contest, a row each."""
     return np.stack([_series(name, i) for i in range(num_series)])
@@ -130,16 +131,18 @@ def _series(name: str, i: int) -> np.ndarray:
     contest = CONTESTS[name]
     with jax.enable_x64(True), on_the_cpu():
         key = jax.random.fold_in(jax.random.key(DATA_SEED), i)
-        return np.asarray(epf.simulate(key, _model_in_double(name), contest.truth, contest.num_steps)[1])
+        return np.asarray(epf.simulate(key, model_of(name, double=True), contest.truth, contest.num_steps)[1])
 
 
 @cache
-def _model_in_double(name: str) -> epf.StateSpaceModel:
-    return CONTESTS[name].model()
+def model_of(name: str, *, double: bool = False) -> epf.StateSpaceModel:
+    """The model of a contest, made once; what a method is given it makes itself, on its device."""
+    with jax.enable_x64(double), on_the_cpu():
+        return CONTESTS[name].model()
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """What is made here is the same whatever the methods run on."""
+    """A context for what must be the same whatever the methods run on; JAX_PLATFORMS has to leave the CPU in."""
     return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
@@ -151,7 +154,7 @@ def gold_path(name: str, i: int) -> pathlib.Path:
 def _gold(name: str, i: int, y: np.ndarray) -> exact.GridPosterior:
     path, contest = gold_path(name, i), CONTESTS[name]
     if not path.exists():
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), on_the_cpu():
             found = contest.gold(contest.model(), jnp.asarray(y))
         path.parent.mkdir(exist_ok=True)
         axes = {f"axis_{k}": np.asarray(v) for k, v in found.axes.items()}

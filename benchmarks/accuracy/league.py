@@ -15,23 +15,20 @@ share the series of a method that compiles at every call. On a GPU give it `XLA_
 """
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
-import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import epf_jax as epf
 from benchmarks.accuracy.contestants import BUDGETS, BY_LABEL, LEVELS, Contestant, Estimate
 from benchmarks.accuracy.contests import (
     CONTESTS,
@@ -42,12 +39,13 @@ from benchmarks.accuracy.contests import (
     find_gold,
     gold_path,
     mass_inside,
+    model_of,
     on_the_cpu,
 )
+from benchmarks.accuracy.tasks import Run, Task, failure, here, keep, kept_runs, runs_path, timed_on_a_cpu, too_long
 from benchmarks.pool import solve_all
 from benchmarks.report import RESULTS, save, show
 from epf_jax import exact
-from epf_jax.machine import machine
 
 NUM_SERIES, METHOD_SEED = 20, 7
 LONG = 20.0  # seconds for a series, after which one is told that it goes on
@@ -56,44 +54,12 @@ NOT_RUN = "has not run yet"
 IDENTITY = ("model", "method", "budget", "size", "series")
 
 
-class Task(NamedTuple):
-    """One row of the table: a method at one budget on every series of one model."""
-
-    model: str
-    method: str
-    budget: str
-    num_series: int
-
-    @property
-    def size(self) -> Any:
-        """What the method spends at this budget."""
-        return BY_LABEL[self.method].sizes[BUDGETS.index(self.budget)]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """What the row starts with."""
-        return {
-            "model": self.model,
-            "method": self.method,
-            "budget": self.budget,
-            "size": str(self.size),
-            "series": self.num_series,
-        }
-
-
-class Run(NamedTuple):
-    """What a method says of one series, and the seconds that it took."""
-
-    estimate: Estimate
-    seconds: float
-
-
 def contend(task: Task, limit: float = LIMIT) -> dict[str, Any]:
     """The row of a task; one method's failure stops no other."""
     contest = CONTESTS[task.model]
-    runs, failed = kept_runs(task)
-    if failed is not None:
-        return {**task.row, "failed": failed}
+    runs, slow = kept_runs(task, limit)
+    if slow is not None:
+        return {**task.row, "failed": slow}
     try:
         missing = [i for i in range(task.num_series) if i not in runs]
         y, golds = data(task.model, task.num_series)
@@ -117,54 +83,23 @@ def ask(task: Task, y: np.ndarray, series: list[int], limit: float) -> Iterator[
         yield i, run
 
 
+def pieces_of(task: Task, limit: float) -> list[tuple[Task, int]]:
+    """The series that workers may share: of another library's method that compiles at every call, and not kept yet."""
+    contestant = BY_LABEL[task.method]
+    if contestant.warms_up or contestant.needs is None:
+        return []
+    kept = kept_runs(task, limit)[0]
+    return [(task, i) for i in range(task.num_series) if i not in kept]
+
+
 def ask_ahead(piece: tuple[Task, int], limit: float = LIMIT) -> None:
-    """Have the run of one series, or how it failed, kept for `contend` to find."""
+    """Have the run of one series, or that it takes too long, kept for `contend` to find; it asks again for others."""
     task, i = piece
-    if kept_runs(task)[1] is None:
+    if kept_runs(task, limit)[1] is None:
         try:
             list(ask(task, all_series(task.model, task.num_series), [i], limit))
         except Exception as error:
             keep(task, i, failure(error))
-
-
-def runs_path(task: Task) -> pathlib.Path:
-    """Where the runs of a task on single series are kept."""
-    words = f"{task.method} {task.size} {task.model}"
-    return RESULTS / f"league-{re.sub('[^a-z0-9]+', '-', words.lower())}.jsonl"
-
-
-def kept_runs(task: Task) -> tuple[dict[int, Run], str | None]:
-    """What other libraries said of single series before, or how they failed; our own methods may have changed since."""
-    path = runs_path(task)
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last may have been cut off
-    rows = [row for row in rows if row["by"] == _by(task) and row["i"] < task.num_series]
-    runs = {row["i"]: Run(Estimate(**row["estimate"]), row["seconds"]) for row in rows if "estimate" in row}
-    return runs, next((row["failed"] for row in rows if "failed" in row), None)
-
-
-def keep(task: Task, i: int, found: Run | str) -> None:
-    """Keep a run of another library, which may have taken minutes, or how it failed."""
-    if BY_LABEL[task.method].needs is None:
-        return
-    said: dict[str, Any] = {"failed": found}
-    if isinstance(found, Run):
-        estimate = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), found.estimate._asdict())
-        said = {"estimate": estimate, "seconds": found.seconds}
-    with runs_path(task).open("a") as file:
-        file.write(json.dumps({"by": _by(task), "i": i, **said}) + "\n")
-
-
-def _by(task: Task) -> str:
-    """Whose code ran where: what others said elsewhere does not belong to the same row."""
-    needs = BY_LABEL[task.method].needs
-    return f"{needs} {importlib.metadata.version(needs) if needs else ''}, {_here()}"
-
-
-def _here() -> str:
-    here = machine()
-    where = f"{here['processor']}, {os.cpu_count()} cores" if here["device"] == "cpu" else here["device"]
-    return f"{where}, jax {here['jax']}"
 
 
 @cache
@@ -174,22 +109,7 @@ def passed_over(model: str, method: str) -> str | None:
     if contestant.needs and importlib.util.find_spec(contestant.needs) is None:
         return f"{contestant.needs} is not installed"
     with on_the_cpu():
-        return None if contestant.fits(_model(model)) else "does not fit the model"
-
-
-@cache
-def _model(name: str) -> epf.StateSpaceModel:
-    return CONTESTS[name].model()
-
-
-def too_long(limit: float) -> TimeoutError:
-    """What is said of a method that needs more."""
-    return TimeoutError(f"more than {limit:.3g} s of a core for a series")
-
-
-def failure(error: Exception) -> str:
-    """An error as a row tells of it."""
-    return f"{type(error).__name__}: {error}"[:300]
+        return None if contestant.fits(model_of(model)) else "does not fit the model"
 
 
 def in_time(estimate: Callable[..., Any], limit: float) -> Callable[..., Any]:
@@ -255,7 +175,7 @@ def _times(contest: Contest, contestant: Contestant, seconds: list[float]) -> di
     return {
         "seconds": each,
         "ms per new observation": 1e3 * (each / contest.num_steps if contestant.online else each),
-        "on": _here(),
+        "on": here(),
     }
 
 
@@ -277,11 +197,6 @@ def kept_rows(path: pathlib.Path, limit: float = LIMIT) -> tuple[list[dict[str, 
     return list(done.values()), list(failed.values())
 
 
-def on_one_core(row: dict[str, Any]) -> bool:
-    """Whether a row has seconds that compare with the others': not those of a GPU."""
-    return "cores" in row.get("on", "")
-
-
 def draw(rows: list[dict[str, Any]]) -> None:
     """Error against seconds for every model: each method a line from its tiny to its large budget."""
     import matplotlib
@@ -293,7 +208,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
     colours = dict(zip(BY_LABEL, plt.get_cmap("tab20").colors, strict=False))
     for axis, name in zip(axes.flat, CONTESTS, strict=True):
         for label in BY_LABEL:
-            found = [r for r in rows if r["model"] == name and r["method"] == label and on_one_core(r)]
+            found = [r for r in rows if r["model"] == name and r["method"] == label and timed_on_a_cpu(r)]
             points = sorted((r["seconds"], r["z rms"]) for r in found)
             if points:
                 online = BY_LABEL[label].online
@@ -331,7 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
         pass
     kept = RESULTS / "league.jsonl"
     rows, failed = kept_rows(kept, given.limit)
-    done = {identity(row) for row in rows}
+    done, slow = {identity(row) for row in rows}, failure(too_long(given.limit))
     tasks = [
         Task(name, label, budget, given.series)
         for budget in reversed(BUDGETS)  # the longest first: the pool ends together
@@ -347,18 +262,17 @@ def main(arguments: list[str] | None = None) -> None:
     to_do = [task for task in tasks if reasons[task] is None]
     again = {identity(task.row) for task in to_do}
     rows += [row for row in failed if identity(row) not in again]
-    pieces = [(task, i) for task in to_do if not BY_LABEL[task.method].warms_up for i in range(task.num_series)]
-    pieces = [(task, i) for task, i in pieces if i not in kept_runs(task)[0]]
-    for _ in solve_all(
-        partial(ask_ahead, limit=given.limit), pieces if given.workers > 1 else [], given.workers, in_order=False
-    ):
-        pass
+    if given.workers > 1:
+        pieces = [piece for task in to_do for piece in pieces_of(task, given.limit)]
+        for _ in solve_all(partial(ask_ahead, limit=given.limit), pieces, given.workers, in_order=False):
+            pass
     with kept.open("a") as file:
         for row in solve_all(partial(contend, limit=given.limit), to_do, given.workers, in_order=False):
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
-            runs_path(Task(*(row[k] for k in ("model", "method", "budget", "series")))).unlink(missing_ok=True)
+            if row.get("failed", slow) == slow:  # others may run again
+                runs_path(Task(*(row[k] for k in ("model", "method", "budget", "series")))).unlink(missing_ok=True)
             shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "parameters"}
             print(shown, flush=True)
     methods, models = list(BY_LABEL), list(CONTESTS)
@@ -367,7 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
     draw(rows)
     seeds = {"data_seed": DATA_SEED, "method_seed": METHOD_SEED}
-    settings = {"series": given.series, **seeds, "levels": LEVELS, "limit": given.limit}
+    settings = {"series": given.series, **seeds, "levels": LEVELS}
     print("stored in", save("league", settings, rows))
 
 

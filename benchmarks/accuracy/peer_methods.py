@@ -5,8 +5,8 @@ first state has been moved once, since our x_0 has no observation, and its inner
 particles takes classes, which `particles_models` has.
 
 smcx's SMC^2 defines and compiles its functions anew at every call; its seconds have that in them. Its loops are
-Python's, an operation at a time, and a thousand observations take seven minutes: `quicken` has the same operations
-compiled, which gives the same numbers in a fifth of the time, and makes its seconds better than they are.
+Python's, an operation at a time: `quicken` has the same operations compiled, which gives the same numbers sooner, and
+makes its seconds better than they are.
 """
 
 import importlib
@@ -63,7 +63,15 @@ def smcx_functions(model: epf.StateSpaceModel) -> dict[str, Callable]:
 
 @cache
 def quicken() -> None:
-    """Have smcx's SMC^2 split keys, take rows and add up log-likelihoods without a program for each operation."""
+    """Have smcx's SMC^2 split keys, take rows and add up log-likelihoods without a program for each operation.
+
+    The names are private ones of smcx 2.1.0. Keys are to be raw words, and the generator jax's default, by which the
+    first keys of a long split are those of a short one.
+    """
+    if not jax.config.jax_threefry_partitionable:
+        raise ValueError(
+            "jax_threefry_partitionable is off: a long split would begin with other keys than a short one."
+        )
     smc2 = importlib.import_module("smcx.smc2")
     split_in = cache(lambda num: jax.jit(lambda key: tuple(jax.random.split(key, num))))
     split_up_to = cache(lambda num: jax.jit(lambda key: jax.random.split(key, num)))
@@ -73,7 +81,7 @@ def quicken() -> None:
             return jax.random.split(key, num)
         if num < 5:
             return split_in(num)(key)
-        return np.asarray(split_up_to(1 << (num - 1).bit_length())(key))[:num]  # the first are those of fewer
+        return np.asarray(split_up_to(1 << (num - 1).bit_length())(key))[:num]
 
     smc2.jr = types.SimpleNamespace(**{**vars(jax.random), "split": split})
     smc2._add_log_expansion = jax.jit(smc2._add_log_expansion)
@@ -85,7 +93,7 @@ def smcx_smc2(key, model, y, size, proposal):
     import smcx
 
     quicken()
-    key = jax.random.key_data(key)  # what is no array of jax's own does not go by its quick path
+    key = jax.random.key_data(key)
     num_theta, num_x = size
     f = smcx_functions(model)
 
