@@ -240,6 +240,7 @@ def league() -> str:
     blank = {row["skipped"] for row in stored["rows"] if "skipped" in row and row["budget"] in SHOWN}
     failed = {row["failed"] for row in stored["rows"] if "failed" in row and row["budget"] in SHOWN}
     slow = {text.removeprefix("TimeoutError: ") for text in failed if text.startswith("TimeoutError")}
+    collapsed = [f"{r['model']} ({r['budget']})" for r in rows if r["method"] == "smcx: SMC^2" and r["sdr"] < 1e-3]
     on_cores = [row for row in rows if timed_on_a_cpu(row)]
     lines = [
         f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
@@ -252,7 +253,8 @@ def league() -> str:
         "taken beside other work, and are too long. smcx's SMC^2 runs its loops in Python, an operation at a time; on "
         "the series of 1000 (but AR(1), small) it had help from `quicken` in `benchmarks/accuracy/peer_methods.py`, "
         "which shortens its seconds and leaves its numbers, and on a GPU sixteen series were run at a time. Its inner "
-        "filters draw from the transition alone:",
+        "filters draw from the transition alone, and do not grow in number; in most series its parameters end as one "
+        f"value (sdr below 0.001) on {', '.join(collapsed)}:",
         "",
         *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",
