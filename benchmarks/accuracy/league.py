@@ -4,8 +4,8 @@ z = (mean - exact mean) / exact sd at the last observation; sdr the median ratio
 exact posterior's mass inside the method's own 90% interval; the evidence's error is that of log p(y_1:T). Seconds are
 for one series on one core, compiled; a new observation costs an online method their T-th part, an offline one all of
 them. Golds: quadrature over the state (SIN, Cauchy, STAR, volatility), the Kalman filter (AR(1), the cycle, whose state
-has two dimensions), each on a grid of theta. Who needs more than two minutes of a core for a series, or to compile, is
-out; what runs in one compiled piece is found out when it ends.
+has two dimensions), each on a grid of theta. Who needs more than two minutes of a core for a series (`--limit`), or to
+compile, is out; what runs in one compiled piece is found out when it ends.
 
     python -m benchmarks.accuracy.league --workers 16 [--models sin star ...] [--methods ...] [--series 20]
 
@@ -23,7 +23,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -230,6 +230,42 @@ def draw(rows: list[dict[str, Any]]) -> None:
     plt.close(figure)
 
 
+def planned(given: argparse.Namespace, rows: list[dict[str, Any]], failed: list[dict[str, Any]]) -> tuple[list, list]:
+    """What is to run, and the rows of what is not: those that are known, and for the others why there is nothing."""
+    done = {identity(row) for row in rows}
+    tasks = [
+        Task(name, label, budget, given.series)
+        for budget in reversed(BUDGETS)  # the longest first: the pool ends together
+        for label in BY_LABEL
+        for name in CONTESTS
+    ]
+    tasks = [task for task in tasks if identity(task.row) not in done]
+    asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
+    reasons = {task: passed_over(task.model, task.method) or (None if task in asked else NOT_RUN) for task in tasks}
+    to_do = [task for task in tasks if reasons[task] is None]
+    again = {identity(task.row) for task in to_do}
+    failed = [row for row in failed if identity(row) not in again]
+    known = {identity(row) for row in failed}
+    skipped = [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
+    return to_do, [*rows, *(row for row in skipped if identity(row) not in known), *failed]
+
+
+def played(to_do: list[Task], workers: int, limit: float, file: TextIO) -> Iterator[dict[str, Any]]:
+    """The row of every task, written to the file and told as it comes."""
+    if workers > 1:
+        pieces = [piece for task in to_do for piece in pieces_of(task, limit)]
+        for _ in solve_all(partial(ask_ahead, limit=limit), pieces, workers, in_order=False):
+            pass
+    slow = failure(too_long(limit))
+    for row in solve_all(partial(contend, limit=limit), to_do, workers, in_order=False):
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        if row.get("failed", slow) == slow:  # others may run again
+            runs_path(Task(*(row[k] for k in ("model", "method", "budget", "series")))).unlink(missing_ok=True)
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "parameters"}, flush=True)
+        yield row
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(CONTESTS), default=list(CONTESTS))
@@ -245,43 +281,15 @@ def main(arguments: list[str] | None = None) -> None:
     for _ in solve_all(find_gold, missing, given.workers):
         pass
     kept = RESULTS / "league.jsonl"
-    rows, failed = kept_rows(kept, given.limit)
-    done, slow = {identity(row) for row in rows}, failure(too_long(given.limit))
-    tasks = [
-        Task(name, label, budget, given.series)
-        for budget in reversed(BUDGETS)  # the longest first: the pool ends together
-        for label in BY_LABEL
-        for name in CONTESTS
-    ]
-    tasks = [task for task in tasks if identity(task.row) not in done]
-    asked = {t for t in tasks if t.model in given.models and t.method in given.methods and t.budget in given.budgets}
-    known = {identity(row) for row in failed}
-    reasons = {task: passed_over(task.model, task.method) or (None if task in asked else NOT_RUN) for task in tasks}
-    skipped = [{**task.row, "skipped": reason} for task, reason in reasons.items() if reason is not None]
-    rows += [row for row in skipped if identity(row) not in known]
-    to_do = [task for task in tasks if reasons[task] is None]
-    again = {identity(task.row) for task in to_do}
-    rows += [row for row in failed if identity(row) not in again]
-    if given.workers > 1:
-        pieces = [piece for task in to_do for piece in pieces_of(task, given.limit)]
-        for _ in solve_all(partial(ask_ahead, limit=given.limit), pieces, given.workers, in_order=False):
-            pass
+    to_do, rows = planned(given, *kept_rows(kept, given.limit))
     with kept.open("a") as file:
-        for row in solve_all(partial(contend, limit=given.limit), to_do, given.workers, in_order=False):
-            rows.append(row)
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            if row.get("failed", slow) == slow:  # others may run again
-                runs_path(Task(*(row[k] for k in ("model", "method", "budget", "series")))).unlink(missing_ok=True)
-            shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "parameters"}
-            print(shown, flush=True)
+        rows += played(to_do, given.workers, given.limit, file)
     methods, models = list(BY_LABEL), list(CONTESTS)
     rows.sort(key=lambda r: (models.index(r["model"]), methods.index(r["method"]), BUDGETS.index(r["budget"])))
     for name in given.models:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
     draw(rows)
-    seeds = {"data_seed": DATA_SEED, "method_seed": METHOD_SEED}
-    settings = {"series": given.series, **seeds, "levels": LEVELS}
+    settings = {"series": given.series, "data_seed": DATA_SEED, "method_seed": METHOD_SEED, "levels": LEVELS}
     print("stored in", save("league", settings, rows))
 
 
