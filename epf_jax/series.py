@@ -1,6 +1,7 @@
 """Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
 
 import numbers
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -80,24 +81,29 @@ def _check_values(y: np.ndarray, filter_: Filter) -> None:
     partly = missing.any(axis=axes) & ~missing.all(axis=axes)
     if not partly.any():
         return
-    d = _observation(model)
-    if not can_be_partly_missing(d, expected):
+    kind, can_be = _of_observation(model, lambda d: (type(d).__name__, can_be_partly_missing(d, expected)))
+    if not can_be:
         raise ValueError(
             f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
-            f"and a {type(d).__name__} observation cannot be marginalised. Use independent components "
+            f"and a {kind} observation cannot be marginalised. Use independent components "
             "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
         )
 
 
-def _observation(model: StateSpaceModel) -> Any:
-    """What is observed of some state: its kind, not its numbers, is looked at."""
-    theta = model.parameters.to_theta(model.parameters.centre)
-    return model.observation(theta, jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype), example_input(model))
+def _of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
+    """`look(d)` at the distribution of an observation: at its kind, since it has no numbers, and compiles nothing."""
+    found = []
+
+    def observe(z, x, u):
+        found.append(look(model.observation(model.parameters.to_theta(z), x, u)))
+
+    jax.eval_shape(observe, model.parameters.centre, model.shapes.x, example_input(model))
+    return found[0]
 
 
 @lru_cache(maxsize=256)
 def _observes_counts(model: StateSpaceModel) -> bool:
-    return is_discrete(_observation(model))
+    return _of_observation(model, is_discrete)
 
 
 def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
