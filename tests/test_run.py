@@ -14,6 +14,7 @@ import pytest
 import epf_jax as epf
 from epf_jax import caching
 from epf_jax.machine import share_of_maps
+from epf_jax.series import check_series
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
@@ -156,3 +157,20 @@ def test_a_gpu_may_not_round_the_factors_of_matrix_products_unless_the_user_lets
         assert precisions(jax.make_jaxpr(run)()) == {(HIGHEST, HIGHEST)}
     with jax.default_matmul_precision("tensorfloat32"):
         assert precisions(jax.make_jaxpr(runs[0])()) == {(HIGH, HIGH)}
+
+
+def test_the_kind_of_an_observation_is_asked_without_numbers():
+    def observation(theta, x, u):
+        assert isinstance(x, jax.core.Tracer)  # numpyro checks numbers by a program for each operation
+        return dist.Poisson(jnp.exp(x))
+
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=observation,
+    )
+    filter_ = epf.bootstrap_filter(model, 10)
+    assert check_series(np.array([1, 2]), filter_, 0).shape == (2,)
+    with pytest.raises(ValueError, match="whole numbers"):
+        check_series(np.array([1.0, 2.5]), filter_, 0)

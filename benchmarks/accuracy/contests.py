@@ -155,7 +155,7 @@ def _gold(name: str, i: int, y: np.ndarray) -> exact.GridPosterior:
     path, contest = gold_path(name, i), CONTESTS[name]
     if not path.exists():
         with jax.enable_x64(True), on_the_cpu():
-            found = contest.gold(contest.model(), jnp.asarray(y))
+            found = contest.gold(model_of(name, double=True), jnp.asarray(y))
         path.parent.mkdir(exist_ok=True)
         axes = {f"axis_{k}": np.asarray(v) for k, v in found.axes.items()}
         np.savez(path, log_density=found.log_density[-1:], log_evidence=found.log_evidence[-1:], **axes)
