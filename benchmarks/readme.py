@@ -230,6 +230,32 @@ def duel() -> str:
     return "\n".join(lines) + "\n"
 
 
+def samplers() -> str:
+    """The EPF with every sampler, as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_samplers.json").read_text())
+    here, size, rows = stored["machine"], stored["settings"], stored["rows"]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    heads = " | ".join(f"{model}: accepted | z rms | sdr | seconds" for model in models)
+    lines = [
+        f"The EPF (Chebyshev, {size['particles']} particles) with theta drawn by this library's samplers and by "
+        f"kernels of blackjax {size['blackjax']}: {size['series']} data sets of 1000 observations, seconds of a series "
+        f"by turns in one process ({here['processor']}, {here['cores']} cores, jax {here['jax']}; "
+        "`python -m benchmarks.accuracy.samplers`, [accuracy_samplers.json]"
+        "(benchmarks/results/accuracy_samplers.json)):",
+        "",
+        f"| sampler | {heads} |",
+        "|---|" + "---|" * 4 * len(models),
+    ]
+    for label in dict.fromkeys(row["sampler"] for row in rows):
+        found = {row["model"]: row for row in rows if row["sampler"] == label}
+        cells = [
+            f"{r['acceptance']:.2f} | {r['z rms']:.2f} | {r['sdr']:.2f} | {r['seconds']:.2f}" if r else " | | | "
+            for r in map(found.get, models)
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def league() -> str:
     """The stored league as Markdown: errors and seconds, what each method needs for an error, and who agrees."""
     stored = json.loads((RESULTS / "league.json").read_text())
@@ -375,6 +401,7 @@ TABLES = {
     "accuracy": accuracy,
     "league": league,
     "duel": duel,
+    "samplers": samplers,
     "calibration": calibration,
     "claims": claims,
     "speed": speed,

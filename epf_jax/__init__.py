@@ -44,7 +44,7 @@ from epf_jax.replicate import replicate
 from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.results import Diagnostics, History, Results, Summary
 from epf_jax.run import run
-from epf_jax.samplers import Sampler, grid_sampler, random_walk, slice_sampler
+from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
     Statistic,
     assumed_density,
@@ -83,6 +83,7 @@ __all__ = [
     "__version__",
     "across_devices",
     "assumed_density",
+    "blackjax_sampler",
     "bootstrap",
     "bootstrap_filter",
     "cache_compiled_programs",

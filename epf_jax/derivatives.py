@@ -34,6 +34,17 @@ _JET_FAILURES = (
 Expansion = Callable[..., list[Any]]
 
 
+def forward_gradient(function: Callable[[Float[Array, " P"]], Float[Array, ""]]) -> Callable:
+    """The function, with a gradient in reverse mode that is taken in forward mode.
+
+    Reverse mode keeps what every turn of a loop computed, and so refuses loops of no fixed length; forward mode goes
+    along with them, once for each of the P variables.
+    """
+    with_gradient = jax.custom_vjp(function)
+    with_gradient.defvjp(lambda z: (function(z), jax.jacfwd(function)(z)), lambda slope, by: (by * slope,))
+    return with_gradient
+
+
 def taylor_expansion(
     function: Callable[..., Array], centre: Float[Array, " P"], order: int, *example: Any, what: str = "function"
 ) -> Expansion:

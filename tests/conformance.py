@@ -3,6 +3,7 @@
 An entry is a function that builds the thing, so that each test can build it in its own precision.
 """
 
+import blackjax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 import pytest
@@ -114,6 +115,14 @@ SAMPLERS = {
     "random_walk_four_steps": lambda: epf.random_walk(num_steps=4),
     "slice_sampler": epf.slice_sampler,
     "grid_sampler": epf.grid_sampler,
+    "blackjax_random_walk": lambda: epf.blackjax_sampler(
+        blackjax.additive_step_random_walk.normal_random_walk, sigma=1.7, num_steps=2
+    ),
+    "blackjax_mala": lambda: epf.blackjax_sampler(blackjax.mala, step_size=0.7),
+    "blackjax_barker": lambda: epf.blackjax_sampler(blackjax.barker, step_size=1.5),
+    "blackjax_hmc": lambda: epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3),
+    "blackjax_nuts": lambda: epf.blackjax_sampler(blackjax.nuts, step_size=0.6),
+    "blackjax_coordinate_slice": lambda: epf.blackjax_sampler(blackjax.coordinate_slice, initial_widths=2.0),
 }
 
 FILTERS = {
@@ -126,6 +135,9 @@ FILTERS = {
     ),
     "epf_slice": lambda model, n: epf.extended_parameter_filter(
         model, n, statistic=epf.taylor(model, order=1), sampler=epf.slice_sampler()
+    ),
+    "epf_blackjax": lambda model, n: epf.extended_parameter_filter(
+        model, n, statistic=epf.taylor(model, order=1), sampler=epf.blackjax_sampler(blackjax.mala, step_size=0.7)
     ),
     "storvik": epf.storvik_filter,
     "liu_west_auxiliary": lambda model, n: epf.liu_west_filter(model, n, auxiliary=True),

@@ -11,7 +11,7 @@ from numpy.polynomial import polynomial as numpy_polynomial
 from scipy.special import polygamma
 
 from epf_jax import derivatives
-from epf_jax.derivatives import taylor_expansion, unsupported_primitives
+from epf_jax.derivatives import forward_gradient, taylor_expansion, unsupported_primitives
 from epf_jax.polynomials import evaluate, is_zero, monomials, multi_indices, multiply, num_coefficients
 
 VALUE = {1: numpy_polynomial.polyval, 2: numpy_polynomial.polyval2d, 3: numpy_polynomial.polyval3d}
@@ -165,3 +165,18 @@ def test_only_primitives_that_stand_between_the_variables_and_the_value_are_name
     assert unsupported_primitives(lambda z, x: z[0] * gammaln(x) + jnp.sum(z * jnp.arange(2.0)), z, x) == []
     assert unsupported_primitives(lambda z, x: jax.jit(lambda v: gammaln(v))(z[0]), z, x) == ["lgamma"]
     assert "custom_jvp_call" in unsupported_primitives(lambda z, x: jax.nn.softplus(z[0]), z, x)
+
+
+def test_a_loop_of_no_fixed_length_has_a_gradient_in_reverse_mode_by_forward_gradient(x64):
+    def powers(n, z):  # sum over k < n of (z_0 z_1)^k
+        return jax.lax.fori_loop(0, n, lambda k, total: total + (z[0] * z[1]) ** k, 0.0)
+
+    def slope(wrap):
+        return jax.jit(jax.vmap(lambda n, z: jax.grad(wrap(lambda z: powers(n, z)))(z), (None, 0)))
+
+    z = jnp.array([[0.5, 0.3], [-0.2, 0.7]])
+    p = np.prod(z, axis=1)
+    by_product = 1 + 2 * p + 3 * p**2  # d/dp of 1 + p + p^2 + p^3
+    np.testing.assert_allclose(slope(forward_gradient)(4, z), by_product[:, None] * z[:, ::-1], rtol=1e-12)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        slope(lambda f: f)(4, z)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,12 +122,27 @@ def test_a_step_beyond_the_memory_is_reported_and_moves_nothing():
         ("^max_steps: expected a positive whole number, got -1. It is the most", {"max_steps": -1}),
         ("^rate: expected a positive number of moves, or None to move at every step, got 0", {"rate": 0.0}),
         ("^num_moves: expected a positive whole number, got 0", {"num_moves": 0}),
+        ("^num_moves: 2 random-walk steps .* Leave one", {"num_moves": 2, "sampler": epf.random_walk()}),
+        ("^sampler: expected", {"sampler": "mala"}),
         ("^resample: transport_resampling moves particles", {"resample": epf.transport_resampling()}),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(message, arguments):
     with pytest.raises((ValueError, TypeError), match=message):
         epf.resample_move_filter(case()[0], 8, **({"max_steps": 10} | arguments))
+
+
+def test_moves_by_a_gradient_along_the_path_have_the_exact_posterior():
+    model, y, truth = case()
+    sampler = epf.blackjax_sampler(blackjax.mala, step_size=0.7)
+    filter_ = epf.resample_move_filter(model, N, max_steps=T, rate=RATE, sampler=sampler)
+    assert "blackjax mala steps at rate 20 / t" in repr(filter_)
+    found = epf.replicate(jax.random.split(jax.random.key(0), 16), filter_, y, levels=())
+    z = (found.theta.mean["phi"][:, -1] - truth.mean["phi"][-1]) / truth.sd["phi"][-1]
+    assert np.sqrt(np.mean(z**2)) < 0.25  # as above
+    assert within_standard_errors(z, 0.0, slack=0.016)
+    # A walk of these steps, of variance 2 x .7, without slopes: 2 / pi atan(2 / 1.18) = .66 on a Gaussian; seen: .79.
+    assert float(jnp.nanmean(found.acceptance)) > 0.72
 
 
 @pytest.mark.slow

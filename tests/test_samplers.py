@@ -1,12 +1,14 @@
 """Samplers leave their target invariant, and never move to where it is not defined."""
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import SAMPLERS
+from conformance import MODELS, SAMPLERS
 from scipy.stats import gamma
 
+import epf_jax as epf
 from epf_jax.samplers import SampleInfo, together
 from epf_jax.samplers.random_walk import accepted
 from epf_jax.weights import Population
@@ -19,8 +21,11 @@ def log_gamma_of_exponential(z):
     return 3 * z[0] - jnp.exp(z[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
+QUICK = ["blackjax_mala"]
+EACH = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SAMPLERS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_one_application_leaves_a_skewed_target_as_it_was(name):
     step = SAMPLERS[name]().step
     exact = np.log(gamma(3.0).ppf((np.arange(N) + 0.5) / N))
@@ -54,8 +59,7 @@ def test_a_correlated_target_in_two_dimensions_stays_as_it_was(name):
     np.testing.assert_allclose(np.cov(np.asarray(moved).T), covariance, atol=4 * np.sqrt(8 / N))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", EACH)
 def test_places_where_the_density_is_nan_or_zero_are_never_moved_to(name):
     def half_line(z):
         return jnp.where(z[0] > 1.0, jnp.nan, jnp.where(z[0] < -1.0, -jnp.inf, -0.5 * z[0] ** 2))
@@ -92,3 +96,137 @@ def test_reports_of_many_draws_become_one_whatever_their_shapes():
 def test_metropolis_rule_at_its_edges(before, after, uniform, moves, bad):
     found = accepted(jnp.asarray(uniform), jnp.asarray(before), jnp.asarray(after))
     assert tuple(map(bool, found)) == (moves, bad)
+
+
+@pytest.mark.parametrize("name", ["random_walk", *(n for n in SAMPLERS if n in QUICK)])
+def test_a_particle_where_the_density_is_zero_finds_its_way_back(name):
+    def support(z):
+        return jnp.where(jnp.abs(z[0]) < 1.0, -0.5 * z[0] ** 2, -jnp.inf)
+
+    step = SAMPLERS[name]().step
+    population = Population(jnp.zeros(1), jnp.eye(1))
+    keys = jax.random.split(jax.random.key(5), 500)
+    moved, info = jax.jit(jax.vmap(lambda key: step(key, jnp.array([1.5]), support, population)))(keys)
+    inside = np.abs(moved[:, 0]) < 1.0
+    assert 0.1 < inside.mean() < 1.0  # all proposals that fall inside, and no other
+    np.testing.assert_array_equal(moved[~inside, 0], 1.5)
+    assert np.all(np.isfinite(info.acceptance))
+
+
+# ------------------------------------------------------------------------------------------------- kernels of blackjax
+
+normal_random_walk = blackjax.additive_step_random_walk.normal_random_walk
+
+
+def standard(z):
+    return -0.5 * z @ z
+
+
+def test_a_refused_step_of_blackjax_leaves_theta_to_the_bit():
+    step = epf.blackjax_sampler(blackjax.mala, step_size=0.7).step
+    theta, scale = jnp.array([0.1, -0.3]), jnp.array([[1e-3, 0.0], [2e-3, 0.7]])
+    key = jax.random.key(0)
+    nowhere_else = lambda z: jnp.where(jnp.all(jnp.abs(z - theta) < 1e-6), 0.0, -jnp.inf)  # noqa: E731
+    moved, info = step(key, theta, nowhere_else, Population(jnp.array([0.37, 1.0]), scale))
+    np.testing.assert_array_equal(moved, theta)
+    assert float(info.acceptance) == 0.0
+
+
+def test_steps_of_blackjax_are_in_standard_deviations_of_the_population():
+    step, keys = epf.blackjax_sampler(blackjax.mala, step_size=0.7).step, jax.random.split(jax.random.key(1), 200)
+
+    def acceptance(scale):
+        wide = Population(jnp.zeros(2), scale * jnp.eye(2))
+        start = scale * jnp.ones(2)
+        return jax.vmap(lambda key: step(key, start, lambda z: standard(z / scale), wide)[1].acceptance)(keys)
+
+    # 1e-3 and 1e3 are no powers of two: the same numbers up to rounding, eps of 6e-8 in exponents of size 10
+    np.testing.assert_allclose(acceptance(1e-3), acceptance(1e3), atol=1e-5)
+
+
+def test_the_acceptance_of_blackjax_is_its_own_and_a_metric_is_given_only_where_one_is_wanted():
+    key, theta = jax.random.key(2), jnp.array([0.3, 0.2])
+    for kernel, parameters in [
+        (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2}),
+        (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2, "inverse_mass_matrix": jnp.array([0.5, 2.0])}),
+        (blackjax.barker, {"step_size": 1.5}),
+        (normal_random_walk, {"sigma": jnp.array([1.0, 2.0])}),
+    ]:
+        metric = {"inverse_mass_matrix": jnp.ones(2)} if kernel is blackjax.hmc else {}
+        algorithm = kernel(standard, **(metric | parameters))
+        after, info = algorithm.step(jax.random.split(jax.random.split(key)[1], 1)[0], algorithm.init(theta))
+        found, told = epf.blackjax_sampler(kernel, **parameters).step(
+            key, theta, standard, Population(jnp.zeros(2), jnp.eye(2))
+        )
+        np.testing.assert_allclose(found, after.position, rtol=1e-6)
+        np.testing.assert_allclose(told.acceptance, info.acceptance_rate, rtol=1e-6)
+
+
+def test_a_kernel_of_ones_own_and_one_that_tells_no_acceptance():
+    def elliptical(log_density):  # the population's Gaussian taken out of the density, as the prior that this one wants
+        return blackjax.elliptical_slice(lambda w: log_density(w) - standard(w), mean=jnp.zeros(1), cov=jnp.eye(1))
+
+    sampler = epf.blackjax_sampler(elliptical)
+    assert sampler.name == "blackjax elliptical"
+    population = Population(jnp.array([2.0]), 0.5 * jnp.eye(1))
+    target = lambda z: -0.5 * jnp.sum((z - 2.0) ** 2) / 0.2  # noqa: E731
+    start = 2.0 + np.sqrt(0.2) * jax.random.normal(jax.random.key(3), (4000, 1))
+    keys = jax.random.split(jax.random.key(4), 4000)
+    moved, info = jax.jit(jax.vmap(lambda key, z: sampler.step(key, z, target, population)))(keys, start)
+    assert float(info.acceptance.mean()) == 1.0  # a slice always moves
+    # 4000 draws: the mean within 4 sd / sqrt(4000), the variance within 4 sqrt(2 / 4000) of itself
+    assert abs(float(moved.mean()) - 2.0) < 4 * np.sqrt(0.2 / 4000)
+    assert abs(float(moved.var()) / 0.2 - 1) < 4 * np.sqrt(2 / 4000)
+
+
+def test_nan_where_a_step_of_blackjax_begins_is_counted():
+    step = epf.blackjax_sampler(normal_random_walk, sigma=1.0).step
+    assert int(step(jax.random.key(0), jnp.zeros(1), lambda z: jnp.log(z[0] - 1.0))[1].num_bad) == 1
+    assert int(step(jax.random.key(0), jnp.zeros(1), standard)[1].num_bad) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (TypeError, r"^kernel: .*got the text 'nuts'\. Write it as epf", lambda: epf.blackjax_sampler("nuts")),
+        (TypeError, r"^kernel: .*such as blackjax\.hmc, got 3", lambda: epf.blackjax_sampler(3)),
+        (
+            TypeError,
+            r"^kernel: .*got one that has its own\. Leave out the call",
+            lambda: epf.blackjax_sampler(blackjax.mala(standard, 0.7)),
+        ),
+        (
+            ValueError,
+            r"^kernel: blackjax's mclmc .*adjusted_mclmc is exact",
+            lambda: epf.blackjax_sampler(blackjax.mclmc),
+        ),
+        (
+            ValueError,
+            r"^kernel: blackjax's elliptical_slice .*Gaussian prior times",
+            lambda: epf.blackjax_sampler(blackjax.elliptical_slice, mean=jnp.zeros(1), cov=jnp.eye(1)),
+        ),
+        (
+            TypeError,
+            r"^blackjax_sampler: hmc needs step_size, num_integration_steps\. Its parameters are step_size, inverse_mass",
+            lambda: epf.blackjax_sampler(blackjax.hmc),
+        ),
+        (
+            TypeError,
+            r"^blackjax_sampler: mala does not take stepsize\. Its parameters are step_size\.",
+            lambda: epf.blackjax_sampler(blackjax.mala, stepsize=0.7),
+        ),
+        (
+            ValueError,
+            r"^num_steps: expected a positive",
+            lambda: epf.blackjax_sampler(blackjax.mala, step_size=1.0, num_steps=0),
+        ),
+        (
+            TypeError,
+            r"^sampler: expected .* Wrap it: epf\.blackjax_sampler",
+            lambda: epf.extended_parameter_filter(MODELS["scalar"](), 8, sampler=blackjax.nuts),
+        ),
+    ],
+)
+def test_what_blackjax_cannot_do_here_is_refused_by_name(error, message, call):
+    with pytest.raises(error, match=message):
+        call()

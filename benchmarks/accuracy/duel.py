@@ -8,15 +8,13 @@ league, so that each is seen where it just suffices.
 """
 
 import argparse
-import time
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.accuracy.contestants import BY_LABEL
-from benchmarks.accuracy.contests import CONTESTS, data
+from benchmarks.accuracy.contests import CONTESTS
 from benchmarks.accuracy.league import METHOD_SEED, NUM_SERIES
+from benchmarks.accuracy.turns import by_turns
 from benchmarks.report import of_this_cpu, save, show
 
 OURS = {"node filter, sigma points": (9, 11, 15), "node filter": (2, 4), "EPF (default)": (50,)}
@@ -46,28 +44,19 @@ def race(name: str, num_series: int) -> list[dict]:
     contest = CONTESTS[name]
     model = contest.model()
     proposal = contest.proposal(model)
-    y, golds = data(name, num_series)
-    entries = [
-        (side, label, size) for side, of in (("ours", OURS), ("rival", RIVALS)) for label in of for size in of[label]
-    ]
-    z, seconds = ({entry: [] for entry in entries} for _ in range(2))
-    for i in range(-1, num_series):  # the first turn compiles
-        series, key = jnp.asarray(y[max(i, 0)], float), jax.random.fold_in(jax.random.key(METHOD_SEED), max(i, 0))
-        for entry in entries:
-            _, label, size = entry
-            start = time.perf_counter()
-            estimate = jax.device_get(BY_LABEL[label].estimate(key, model, series, size, proposal))
-            if i >= 0:
-                seconds[entry].append(time.perf_counter() - start)
-                gold = golds[i]
-                z[entry].append([(estimate.mean[p] - gold.mean[p][-1]) / gold.sd[p][-1] for p in sorted(contest.truth)])
+    sides = {"ours": OURS, "rival": RIVALS}
+    entries = [(side, label, size) for side, of in sides.items() for label in of for size in of[label]]
+
+    def contestant(label, size):
+        return lambda key, y: BY_LABEL[label].estimate(key, model, y, size, proposal)
+
+    found = by_turns(name, num_series, {entry: contestant(*entry[1:]) for entry in entries})
     return [
         {
             "model": name, "side": side, "method": label, "size": str(size),
-            "z rms": float(np.sqrt(np.mean(np.square(z[entry]), axis=0)).max()),
-            "seconds": float(np.median(seconds[entry])),
+            "z rms": float(np.sqrt(np.mean(turns.z**2, axis=0)).max()), "seconds": float(np.median(turns.seconds)),
         }
-        for entry in entries for side, label, size in [entry]
+        for (side, label, size), turns in found.items()
     ]  # fmt: skip
 
 

@@ -8,8 +8,8 @@ the chain then has the exact posterior, whatever the number of particles. For ev
                 its particles
     3. accept   theta' and x_T' with probability min(1, p(z') p_hat(y | theta') / (p(z) p_hat(y | theta)))
 
-z are unconstrained coordinates. blackjax's random walks take a log-density of theta alone, without a key, so that its
-noise could not be drawn afresh: the step here is our own.
+z are unconstrained coordinates. The step is not one of blackjax's random walks, whose states hold a position and its
+density: here an estimate and a draw of x_T travel with theta.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ def extended_parameter_filter(
         num_particles: N.
         statistic: what each particle keeps of its path: `epf.taylor(model, order=7)`, `epf.chebyshev(model)`, ...
         sampler: how theta is drawn given the statistic: `epf.random_walk()`, `epf.slice_sampler()`,
-            `epf.grid_sampler()`; the statistic's own by default.
+            `epf.grid_sampler()`, `epf.blackjax_sampler(blackjax.hmc, ...)`; the statistic's own by default.
         proposal: how x_t is drawn: `epf.bootstrap()`, `epf.fully_adapted(model)`, `epf.guided(q)`.
         resample: `epf.systematic`, `epf.multinomial`, ..., or `epf.when_ess_below(0.5, epf.systematic)`.
 

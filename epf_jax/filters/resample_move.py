@@ -12,8 +12,9 @@ Algorithm, for t = 1..T:
 
     1. SIR      the parameter filter's step with theta frozen: draw, weigh, resample x and theta
     2. record   x_t, and the rows of generation t-1 that the particles descend from
-    3. move     with probability min(1, rate / t): random-walk steps of every theta, scaled by the population's
-                covariance in unconstrained coordinates, its density read along the lineage of the particle
+    3. move     with probability min(1, rate / t): steps of a sampler for every theta, by default of a random walk
+                scaled by the population's covariance in unconstrained coordinates, its density read along the lineage
+                of the particle
 
 Moving at rate / t makes the cost per step constant on average. Paths are never copied: the genealogy is written once a
 step, O(N), and followed back from x_t to x_0 wherever a move evaluates a density. Paths coalesce as every particle
@@ -22,7 +23,7 @@ place; `filter.step` on its own copies it at every call, unless its state is giv
 `jax.jit(filter.step, donate_argnums=1)`.
 
 Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. Gradients in reverse mode are not
-available: the loop over the past has no fixed length.
+available, since the loop over the past has no fixed length; with a `sampler`, nor are those in forward mode.
 """
 
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.derivatives import forward_gradient
 from epf_jax.filters.base import (
     PARTICLES,
     Filter,
@@ -45,8 +47,9 @@ from epf_jax.filters.parameter import parameter_filter
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic
-from epf_jax.samplers import each_particle, no_draw, random_walk, together
+from epf_jax.samplers import Sampler, each_particle, no_draw, random_walk, together
 from epf_jax.statistics import frozen
+from epf_jax.statistics.base import check_sampler
 from epf_jax.terms import Terms, path_terms
 
 
@@ -71,6 +74,7 @@ def resample_move_filter(
     max_steps: int,
     rate: float | None = 20.0,
     num_moves: int = 1,
+    sampler: Sampler | None = None,
     proposal: Proposal | None = None,
     resample: Resampler = systematic,
 ) -> Filter:
@@ -85,6 +89,9 @@ def resample_move_filter(
             as `rate` evaluations of one step's densities, however long the series; None moves at every step, which
             costs O(t).
         num_moves: random-walk steps to a move.
+        sampler: another way to move theta, instead of a random walk: `epf.slice_sampler()`,
+            `epf.blackjax_sampler(blackjax.mala, step_size=0.7)`. Gradients that it asks for are taken forward along the
+            path, one pass for each parameter.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
             `epf.bootstrap()`.
         resample: the resampling scheme.
@@ -97,7 +104,9 @@ def resample_move_filter(
     proposal = default_proposal(model) if proposal is None else proposal
     N, coordinates = num_particles, model.parameters
     sir = parameter_filter(model, N, frozen(model), proposal=proposal, resample=resample)
-    sampler, terms = random_walk(num_steps=num_moves), path_terms(model)
+    chosen_sampler = sampler is not None
+    sampler, how = _moved_by(model, num_moves, sampler)
+    terms = path_terms(model)
 
     def init(key):
         state = sir.init(key)
@@ -107,7 +116,10 @@ def resample_move_filter(
 
     def move(key, theta, spread, genealogy, num_steps):
         def log_target(row):
-            return lambda z: coordinates.log_prior(z) + _path_log_density(terms, genealogy, row, num_steps, z)
+            def log_density(z):
+                return coordinates.log_prior(z) + _path_log_density(terms, genealogy, row, num_steps, z)
+
+            return forward_gradient(log_density) if chosen_sampler else log_density
 
         z = jax.vmap(coordinates.to_vector)(theta)
         z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
@@ -137,14 +149,27 @@ def resample_move_filter(
         info = info._replace(acceptance=acceptance, num_bad_densities=moves.num_bad, overflowed=t > max_steps)
         return state._replace(theta=theta, S=genealogy), info
 
+    when = "every step" if rate is None else f"rate {rate:g} / t"
     description = (
-        f"resample-move: {N} particles, {num_moves} random-walk step{'s' if num_moves > 1 else ''} at "
-        f"{'every step' if rate is None else f'rate {rate:g} / t'}, proposal {proposal.name}, resampling "
+        f"resample-move: {N} particles, {how} at {when}, proposal {proposal.name}, resampling "
         f"{resampler_name(resample)}, room for {max_steps} steps"
     )
     shared: Any = False  # a generation is a row of the genealogy, particles lie along its second axis
     by_particle = PARTICLES._replace(S=shared)
     return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
+
+
+def _moved_by(model: StateSpaceModel, num_moves: int, sampler: Sampler | None) -> tuple[Sampler, str]:
+    """The sampler of a move, and what it is called."""
+    if sampler is None:
+        return random_walk(num_steps=num_moves), f"{num_moves} random-walk step{'s' if num_moves > 1 else ''}"
+    if num_moves != 1:
+        raise ValueError(
+            f"num_moves: {num_moves} random-walk steps to a move, and a sampler that takes none. Leave one of them "
+            "out; samplers take a number of steps of their own, epf.random_walk(num_steps=4)."
+        )
+    check_sampler(sampler, model)
+    return sampler, f"{sampler.name} steps"
 
 
 def _path_log_density(

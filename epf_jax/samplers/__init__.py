@@ -1,6 +1,7 @@
 """Samplers of theta given a particle's statistic. Each is a kernel on one flat unconstrained vector."""
 
 from epf_jax.samplers.base import LogDensity, SampleInfo, Sampler, each_particle, exact_draw, no_draw, together
+from epf_jax.samplers.blackjax import blackjax_sampler
 from epf_jax.samplers.grid import grid_sampler
 from epf_jax.samplers.random_walk import random_walk
 from epf_jax.samplers.slice import slice_sampler
@@ -9,6 +10,7 @@ __all__ = [
     "LogDensity",
     "SampleInfo",
     "Sampler",
+    "blackjax_sampler",
     "each_particle",
     "exact_draw",
     "grid_sampler",
