@@ -40,8 +40,13 @@ def forward_gradient(function: Callable[[Float[Array, " P"]], Float[Array, ""]])
     Reverse mode keeps what every turn of a loop computed, and so refuses loops of no fixed length; forward mode goes
     along with them, once for each of the P variables.
     """
+
+    def value_and_slope(z):
+        slope, value = jax.jacfwd(lambda z: 2 * (function(z),), has_aux=True)(z)
+        return value, slope
+
     with_gradient = jax.custom_vjp(function)
-    with_gradient.defvjp(lambda z: (function(z), jax.jacfwd(function)(z)), lambda slope, by: (by * slope,))
+    with_gradient.defvjp(value_and_slope, lambda slope, by: (by * slope,))
     return with_gradient
 
 

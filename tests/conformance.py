@@ -115,9 +115,7 @@ SAMPLERS = {
     "random_walk_four_steps": lambda: epf.random_walk(num_steps=4),
     "slice_sampler": epf.slice_sampler,
     "grid_sampler": epf.grid_sampler,
-    "blackjax_random_walk": lambda: epf.blackjax_sampler(
-        blackjax.additive_step_random_walk.normal_random_walk, sigma=1.7, num_steps=2
-    ),
+    "blackjax_random_walk": lambda: epf.blackjax_sampler(blackjax.normal_random_walk, sigma=1.7, num_steps=2),
     "blackjax_mala": lambda: epf.blackjax_sampler(blackjax.mala, step_size=0.7),
     "blackjax_barker": lambda: epf.blackjax_sampler(blackjax.barker, step_size=1.5),
     "blackjax_hmc": lambda: epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3),

@@ -1,5 +1,7 @@
 """Samplers leave their target invariant, and never move to where it is not defined."""
 
+from functools import partial
+
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -98,8 +100,8 @@ def test_metropolis_rule_at_its_edges(before, after, uniform, moves, bad):
     assert tuple(map(bool, found)) == (moves, bad)
 
 
-@pytest.mark.parametrize("name", ["random_walk", *(n for n in SAMPLERS if n in QUICK)])
-def test_a_particle_where_the_density_is_zero_finds_its_way_back(name):
+@pytest.mark.parametrize("name", EACH)
+def test_a_particle_where_the_density_is_zero_finds_its_way_back_or_stays(name):
     def support(z):
         return jnp.where(jnp.abs(z[0]) < 1.0, -0.5 * z[0] ** 2, -jnp.inf)
 
@@ -108,14 +110,16 @@ def test_a_particle_where_the_density_is_zero_finds_its_way_back(name):
     keys = jax.random.split(jax.random.key(5), 500)
     moved, info = jax.jit(jax.vmap(lambda key: step(key, jnp.array([1.5]), support, population)))(keys)
     inside = np.abs(moved[:, 0]) < 1.0
-    assert 0.1 < inside.mean() < 1.0  # all proposals that fall inside, and no other
     np.testing.assert_array_equal(moved[~inside, 0], 1.5)
     assert np.all(np.isfinite(info.acceptance))
+    # The gradient is 0 there. A walk of sd s comes to (-1, 1) with probability Phi(2.5 / s) - Phi(.5 / s): .27 for 2.38,
+    # .32 for MALA's sqrt(1.4); a fixed one of .3 in one step out of 22. 500 tries: four standard errors are .09.
+    shares = {"random_walk": 0.27, "blackjax_mala": 0.32, "random_walk_fixed_step": 0.05}
+    if name in shares:
+        assert abs(inside.mean() - shares[name]) < 0.09
 
 
 # ------------------------------------------------------------------------------------------------- kernels of blackjax
-
-normal_random_walk = blackjax.additive_step_random_walk.normal_random_walk
 
 
 def standard(z):
@@ -130,6 +134,19 @@ def test_a_refused_step_of_blackjax_leaves_theta_to_the_bit():
     moved, info = step(key, theta, nowhere_else, Population(jnp.array([0.37, 1.0]), scale))
     np.testing.assert_array_equal(moved, theta)
     assert float(info.acceptance) == 0.0
+
+
+def test_coordinates_that_go_together_to_the_last_digit_are_no_trouble():
+    # Rounding leaves a pivot of zero in the factor of a covariance with correlation one.
+    step = epf.blackjax_sampler(blackjax.mala, step_size=0.7).step
+    population = Population(jnp.array([0.2, 0.4]), jnp.array([[1.0, 0.0], [2.0, 0.0]]))
+    keys = jax.random.split(jax.random.key(6), 500)
+    on_it, off_it = population.mean + jnp.array([0.5, 1.0]), population.mean + jnp.array([0.5, 1.01])
+    for start in (on_it, off_it):
+        moved, info = jax.vmap(lambda key, start=start: step(key, start, standard, population))(keys)
+        assert np.all(np.isfinite(moved))
+        assert float(jnp.mean(info.acceptance)) > 0.1  # .2 here, where the target is rounder than the population
+        assert not np.any(info.num_bad)
 
 
 def test_steps_of_blackjax_are_in_standard_deviations_of_the_population():
@@ -150,7 +167,7 @@ def test_the_acceptance_of_blackjax_is_its_own_and_a_metric_is_given_only_where_
         (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2}),
         (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2, "inverse_mass_matrix": jnp.array([0.5, 2.0])}),
         (blackjax.barker, {"step_size": 1.5}),
-        (normal_random_walk, {"sigma": jnp.array([1.0, 2.0])}),
+        (blackjax.normal_random_walk, {"sigma": jnp.array([1.0, 2.0])}),
     ]:
         metric = {"inverse_mass_matrix": jnp.ones(2)} if kernel is blackjax.hmc else {}
         algorithm = kernel(standard, **(metric | parameters))
@@ -168,6 +185,7 @@ def test_a_kernel_of_ones_own_and_one_that_tells_no_acceptance():
 
     sampler = epf.blackjax_sampler(elliptical)
     assert sampler.name == "blackjax elliptical"
+    assert epf.blackjax_sampler(partial(blackjax.mhmc, step_size=0.5), num_integration_steps=2).name == "blackjax mhmc"
     population = Population(jnp.array([2.0]), 0.5 * jnp.eye(1))
     target = lambda z: -0.5 * jnp.sum((z - 2.0) ** 2) / 0.2  # noqa: E731
     start = 2.0 + np.sqrt(0.2) * jax.random.normal(jax.random.key(3), (4000, 1))
@@ -180,7 +198,7 @@ def test_a_kernel_of_ones_own_and_one_that_tells_no_acceptance():
 
 
 def test_nan_where_a_step_of_blackjax_begins_is_counted():
-    step = epf.blackjax_sampler(normal_random_walk, sigma=1.0).step
+    step = epf.blackjax_sampler(blackjax.normal_random_walk, sigma=1.0).step
     assert int(step(jax.random.key(0), jnp.zeros(1), lambda z: jnp.log(z[0] - 1.0))[1].num_bad) == 1
     assert int(step(jax.random.key(0), jnp.zeros(1), standard)[1].num_bad) == 0
 
@@ -197,12 +215,19 @@ def test_nan_where_a_step_of_blackjax_begins_is_counted():
         ),
         (
             ValueError,
-            r"^kernel: blackjax's mclmc .*adjusted_mclmc is exact",
+            r"^kernel: blackjax\.mclmc cannot .*accepts every move",
             lambda: epf.blackjax_sampler(blackjax.mclmc),
         ),
         (
             ValueError,
-            r"^kernel: blackjax's elliptical_slice .*Gaussian prior times",
+            r"^kernel: blackjax\.mclmc cannot .*accepts every move",
+            lambda: epf.blackjax_sampler(partial(partial(blackjax.mclmc, L=1.0), step_size=0.1)),
+        ),
+        (ValueError, r"^kernel: blackjax\.sgld cannot .*no Markov chain", lambda: epf.blackjax_sampler(blackjax.sgld)),
+        (ValueError, r"^kernel: blackjax\.pathfinder cannot", lambda: epf.blackjax_sampler(blackjax.pathfinder)),
+        (
+            ValueError,
+            r"^kernel: blackjax\.elliptical_slice cannot .*Gaussian prior times",
             lambda: epf.blackjax_sampler(blackjax.elliptical_slice, mean=jnp.zeros(1), cov=jnp.eye(1)),
         ),
         (

@@ -23,7 +23,8 @@ place; `filter.step` on its own copies it at every call, unless its state is giv
 `jax.jit(filter.step, donate_argnums=1)`.
 
 Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. Gradients in reverse mode are not
-available, since the loop over the past has no fixed length; with a `sampler`, nor are those in forward mode.
+available, since the loop over the past has no fixed length; with a sampler that takes gradients of its own, nor are
+those in forward mode.
 """
 
 from typing import Any, NamedTuple
@@ -47,10 +48,10 @@ from epf_jax.filters.parameter import parameter_filter
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic
-from epf_jax.samplers import Sampler, each_particle, no_draw, random_walk, together
+from epf_jax.samplers import Sampler, check_sampler, each_particle, no_draw, random_walk, together
 from epf_jax.statistics import frozen
-from epf_jax.statistics.base import check_sampler
 from epf_jax.terms import Terms, path_terms
+from epf_jax.weights import Population
 
 
 class Genealogy(NamedTuple):
@@ -104,7 +105,6 @@ def resample_move_filter(
     proposal = default_proposal(model) if proposal is None else proposal
     N, coordinates = num_particles, model.parameters
     sir = parameter_filter(model, N, frozen(model), proposal=proposal, resample=resample)
-    chosen_sampler = sampler is not None
     sampler, how = _moved_by(model, num_moves, sampler)
     terms = path_terms(model)
 
@@ -119,7 +119,9 @@ def resample_move_filter(
             def log_density(z):
                 return coordinates.log_prior(z) + _path_log_density(terms, genealogy, row, num_steps, z)
 
-            return forward_gradient(log_density) if chosen_sampler else log_density
+            if not sampler.uses_gradient:
+                return log_density
+            return forward_gradient(lambda z: jnp.where(num_steps > 0, log_density(z), _of_spread(spread, z)))
 
         z = jax.vmap(coordinates.to_vector)(theta)
         z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
@@ -168,8 +170,14 @@ def _moved_by(model: StateSpaceModel, num_moves: int, sampler: Sampler | None) -
             f"num_moves: {num_moves} random-walk steps to a move, and a sampler that takes none. Leave one of them "
             "out; samplers take a number of steps of their own, epf.random_walk(num_steps=4)."
         )
-    check_sampler(sampler, model)
+    check_sampler(sampler, model.parameters)
     return sampler, f"{sampler.name} steps"
+
+
+def _of_spread(spread: Population, z: Float[Array, " P"]) -> Float[Array, ""]:
+    """A density as wide as the population, for runs that only move along: on the prior alone, NUTS would go far."""
+    sd = jnp.sqrt(jnp.sum(spread.scale_tril**2, axis=1))
+    return -0.5 * jnp.sum(((z - spread.mean) / sd) ** 2)
 
 
 def _path_log_density(

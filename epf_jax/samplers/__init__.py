@@ -1,6 +1,16 @@
 """Samplers of theta given a particle's statistic. Each is a kernel on one flat unconstrained vector."""
 
-from epf_jax.samplers.base import LogDensity, SampleInfo, Sampler, each_particle, exact_draw, no_draw, together
+from epf_jax.samplers.base import (
+    LogDensity,
+    SampleInfo,
+    Sampler,
+    check_sampler,
+    each_particle,
+    exact_draw,
+    no_draw,
+    prior_population,
+    together,
+)
 from epf_jax.samplers.blackjax import blackjax_sampler
 from epf_jax.samplers.grid import grid_sampler
 from epf_jax.samplers.random_walk import random_walk
@@ -11,10 +21,12 @@ __all__ = [
     "SampleInfo",
     "Sampler",
     "blackjax_sampler",
+    "check_sampler",
     "each_particle",
     "exact_draw",
     "grid_sampler",
     "no_draw",
+    "prior_population",
     "random_walk",
     "slice_sampler",
     "together",

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from epf_jax.parameters import Parameters
 from epf_jax.weights import Population, sums
 
 LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
@@ -56,6 +58,7 @@ class Sampler(NamedTuple):
             default theta itself, and one).
         max_dim: the most parameters that it can handle, or None.
         name: for messages.
+        uses_gradient: whether it differentiates the density.
         draw: `draw(key, shape, dtype)`, the random numbers of a step for theta of the given shape, (P,) or (N, P). With
             it, one draw serves all particles, and none needs a key of its own.
         move: `move(numbers, theta, log_density, population)`, the step given its random numbers.
@@ -64,8 +67,35 @@ class Sampler(NamedTuple):
     step: Callable[..., tuple[Float[Array, " P"], SampleInfo]]
     name: str
     max_dim: int | None = None
+    uses_gradient: bool = False
     draw: Callable[..., Any] | None = None
     move: Callable[..., tuple[Float[Array, " P"], SampleInfo]] | None = None
+
+
+def check_sampler(sampler: Any, coordinates: Parameters) -> None:
+    """Refuse what is no sampler of the parameters."""
+    if not isinstance(sampler, Sampler):
+        hint = " Call it: samplers are built by their functions." if callable(sampler) else ""
+        if type(sampler).__module__.startswith("blackjax"):
+            hint = " Wrap it: epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3), for one."
+        raise TypeError(
+            "sampler: expected epf.random_walk(), epf.slice_sampler(), epf.grid_sampler() or "
+            f"epf.blackjax_sampler(...), got {sampler!r}.{hint}"
+        )
+    if sampler.max_dim is not None and coordinates.dim > sampler.max_dim:
+        raise ValueError(
+            f"sampler: {sampler.name} handles {sampler.max_dim} parameter, but the prior has {coordinates.dim} "
+            f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
+        )
+    # Steps or widths of the wrong length are found now, not at the first observation: any density will do.
+    jax.eval_shape(
+        lambda z: sampler.step(jax.random.key(0), z, jnp.sum, prior_population(coordinates)), coordinates.centre
+    )
+
+
+def prior_population(coordinates: Parameters) -> Population:
+    """The location and scale of the prior, for a sampler that is told of no particles."""
+    return Population(coordinates.centre, coordinates.scale * np.eye(coordinates.dim, dtype=coordinates.scale.dtype))
 
 
 def each_particle(

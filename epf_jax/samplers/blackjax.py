@@ -1,4 +1,4 @@
-r"""Any of blackjax's MCMC kernels as a sampler of theta. Needs the extra: `pip install "epf_jax[blackjax]"`.
+r"""MCMC kernels of blackjax as samplers of theta. Needs the extra: `pip install "epf_jax[blackjax]"`.
 
 The kernel sees :math:`w = L^{-1}(z - m)`, where m and :math:`L L^T` are the mean and the covariance of the particle
 population: coordinates in which theta has about unit scale at every t, so that one step size serves a posterior that
@@ -7,30 +7,35 @@ narrows as data come. For every draw:
     1. scale    w <- L^-1 (z - m)
     2. start    the kernel's state at w: its log-density and, where the kernel wants it, its gradient
     3. step     the kernel, `num_steps` times
-    4. return   z <- m + L w, or the old z, to the bit, where w did not move
+    4. return   z <- m + L w; or the old z, to the bit, where w did not move or has density zero
 
 The density is the same function of theta in other coordinates, a linear map away, so that a kernel which leaves it
-invariant does so here. blackjax itself is never imported: its kernels come from the caller.
+invariant does so here. Where it is NaN, the kernel is told that it is zero. blackjax itself is never imported: its
+kernels come from the caller.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float
 
-from epf_jax.checks import brief, check_whole_number
+from epf_jax.checks import brief, check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
 
 _EXAMPLE = "epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3)"
+_LEAST_PIVOT = 1e-3  # of a coordinate's standard deviation: no pair is taken for more correlated than .9999995
 
 # Kernels whose draws are not of the density that they are given, by the module of blackjax that they are in.
 _ANOTHER_TARGET = {
     "elliptical_slice": "its target is a Gaussian prior times the function that it is given",
     "marginal_latent_gaussian": "its target is a Gaussian prior times the function that it is given",
-    "mclmc": "it accepts every move, so that its draws are of another density; blackjax.adjusted_mclmc is exact",
+    "mclmc": "it accepts every move, so that its draws are of another density",
     "periodic_orbital": "its draws are weighted",
     "laplace_hmc": "it wants a joint density of two parameters",
     "laplace_dynamic_hmc": "it wants a joint density of two parameters",
@@ -50,21 +55,24 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
     Lengths are in standard deviations of the particle population, whatever the scale of theta: start with a
     `step_size` of .5 to 1, and aim at the acceptance that the kernel's authors recommend, `results.acceptance`. Kernels
     that loop until they are content (NUTS, slices) take as long for all particles as for the slowest, and have no
-    gradient in reverse mode.
+    gradient in reverse mode. A particle where the density is zero and its gradient NaN stays there under a kernel that
+    needs the gradient. Of densities that were NaN, only those where a draw began are counted.
 
     Args:
         kernel: `blackjax.hmc`, `blackjax.nuts`, `blackjax.mala`, `blackjax.barker`, `blackjax.coordinate_slice`,
-            `blackjax.additive_step_random_walk.normal_random_walk`, ..., or a function of your own that makes a
-            `blackjax.SamplingAlgorithm` of a log-density. Not what they return: each particle has its own density.
+            `blackjax.normal_random_walk`, ..., or a function of your own that makes a `blackjax.SamplingAlgorithm` of a
+            log-density. Not what they return: each particle has its own density.
         num_steps: steps of the kernel per observation.
         parameters: the kernel's own, by name. An `inverse_mass_matrix` that is not given is that of unit scale.
     """
     check_whole_number("num_steps", num_steps)
     name = _check_kernel(kernel)
-    unit_metric = _check_parameters(kernel, name, parameters)
+    _check_parameters(kernel, name, parameters)
+    unit_metric = "inverse_mass_matrix" in _required(kernel) and "inverse_mass_matrix" not in parameters
 
     def step(key, theta, log_density, population=None):
         mean, scale_tril = unit_population(theta) if population is None else population
+        scale_tril = _invertible(scale_tril)
         start = solve_triangular(scale_tril, theta - mean, lower=True)
 
         def place(w):
@@ -79,21 +87,48 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
             return after, _acceptance(info, state, after).astype(theta.dtype)
 
         metric = {"inverse_mass_matrix": jnp.ones_like(theta)} if unit_metric else {}
-        algorithm = kernel(log_density_of, **metric, **parameters)
         key_start, key_steps = jax.random.split(key)
-        state, acceptance = jax.lax.scan(once, algorithm.init(start, key_start), jax.random.split(key_steps, num_steps))
-        drawn = jnp.where(jnp.any(state.position != start), place(state.position), theta)
-        # Within a step the kernel alone knows where it looks: what is counted is where it began.
+        try:
+            algorithm = kernel(log_density_of, **metric, **parameters)
+            first, keys = algorithm.init(start, key_start), jax.random.split(key_steps, num_steps)
+            state, acceptance = jax.lax.scan(once, first, keys)
+        except (AttributeError, TypeError, ValueError) as error:  # found when a filter is built
+            given = ", ".join(f"{k}={brief(v)}" for k, v in parameters.items()) or "no parameters"
+            raise ValueError(
+                f"blackjax_sampler: {name} with {given} fails on theta's {theta.shape[0]} unconstrained coordinates: "
+                f"{error}"
+            ) from error
+        drawn = jnp.where(_moved(state, start, log_density_of), place(state.position), theta)
         return drawn, SampleInfo(jnp.mean(acceptance), jnp.isnan(log_density(place(start))).astype(int))
 
-    return Sampler(step, f"blackjax {name}")
+    return Sampler(step, f"blackjax {name}", uses_gradient=True)
 
 
-def _acceptance(info: Any, before: Any, after: Any) -> jax.Array:
+def _invertible(scale_tril: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """The factor with pivots that can be divided by: rounding leaves zeros where coordinates go together."""
+    least = _LEAST_PIVOT * jnp.sqrt(jnp.sum(scale_tril**2, axis=1))
+    pivots = jnp.diagonal(scale_tril)
+    return scale_tril + jnp.diag(jnp.maximum(pivots, least) - pivots)
+
+
+def _acceptance(info: Any, before: Any, after: Any) -> Float[Array, ""]:
     """What the kernel says of its acceptance, or whether it moved where it says nothing; NaN is a refusal."""
     told = [getattr(info, field) for field in ("acceptance_rate", "is_accepted") if hasattr(info, field)]
     rate = jnp.asarray(told[0] if told else jnp.any(after.position != before.position))
     return jnp.where(jnp.isnan(rate), 0.0, rate)
+
+
+def _moved(state: Any, start: Float[Array, " P"], log_density: Callable) -> Bool[Array, ""]:
+    """Whether the kernel went to another place, of positive density: a slice that begins at zero may end there, too."""
+    log_p = state.logdensity if hasattr(state, "logdensity") else log_density(state.position)
+    return jnp.any(state.position != start) & (log_p > -jnp.inf)
+
+
+def _unwrapped(kernel: Any) -> Any:
+    """The kernel itself, inside of any `functools.partial`."""
+    while isinstance(kernel, partial):
+        kernel = kernel.func
+    return kernel
 
 
 def _check_kernel(kernel: Any) -> str:
@@ -107,27 +142,38 @@ def _check_kernel(kernel: Any) -> str:
         )
     if not callable(kernel):
         raise TypeError(f"kernel: expected a kernel of blackjax, such as blackjax.hmc, got {brief(kernel)}.")
-    function = getattr(kernel, "differentiable", kernel)  # where a kernel keeps the function that it calls
-    function = getattr(function, "func", function)
-    package, _, module = getattr(function, "__module__", "").rpartition(".")
-    called = getattr(function, "__name__", "of your own")
-    name = module if called == "as_top_level_api" else called.removesuffix("_as_top_level_api")
-    if package.startswith("blackjax") and name in _ANOTHER_TARGET:
-        raise ValueError(f"kernel: blackjax's {name} cannot draw theta from its density: {_ANOTHER_TARGET[name]}.")
-    return name
+    exported = getattr(sys.modules.get("blackjax"), "__dict__", {}).items()
+    name = next((name for name, value in exported if value is _unwrapped(kernel)), "")
+    makes = _unwrapped(getattr(_unwrapped(kernel), "differentiable", _unwrapped(kernel)))
+    home = getattr(makes, "__module__", "") or ""
+    why_not = _ANOTHER_TARGET.get(home.rpartition(".")[2]) if home.startswith("blackjax.mcmc.") else None
+    if home.startswith("blackjax.") and not home.startswith("blackjax.mcmc."):
+        why_not = "it is no Markov chain that has the density as its target"
+    if why_not:
+        raise ValueError(f"kernel: blackjax.{name} cannot draw theta from its density: {why_not}.")
+    return name or getattr(makes, "__name__", "kernel of your own")
 
 
-def _check_parameters(kernel: Any, name: str, parameters: dict[str, Any]) -> bool:
-    """Refuse parameters that the kernel does not take, or lacks; whether it is to be given a unit metric."""
-    known = inspect.signature(getattr(kernel, "differentiable", kernel)).parameters
-    takes = list(known.values())[1:]  # the first is the log-density
+def _takes(kernel: Any) -> list[inspect.Parameter]:
+    """The parameters that a kernel takes after its log-density."""
+    return list(inspect.signature(getattr(kernel, "differentiable", kernel)).parameters.values())[1:]
+
+
+def _required(kernel: Any) -> list[str]:
+    """Those of them that have no default."""
+    return [p.name for p in _takes(kernel) if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+def _check_parameters(kernel: Any, name: str, parameters: dict[str, Any]) -> None:
+    """Refuse parameters that the kernel does not take, or lacks, and lengths that are none."""
+    takes = _takes(kernel)
     any_name = any(p.kind is p.VAR_KEYWORD for p in takes)
-    named = [p.name for p in takes if p.kind is not p.VAR_KEYWORD]
+    named = [p.name for p in takes if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     unknown = [given for given in parameters if given not in named]
-    required = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    unit_metric = "inverse_mass_matrix" in required and "inverse_mass_matrix" not in parameters
-    missing = [needed for needed in required if needed not in parameters and needed != "inverse_mass_matrix"]
+    missing = [needed for needed in _required(kernel) if needed not in {"inverse_mass_matrix", *parameters}]
     if (unknown and not any_name) or missing:
         wrong = f"does not take {', '.join(unknown)}" if unknown else f"needs {', '.join(missing)}"
         raise TypeError(f"blackjax_sampler: {name} {wrong}. Its parameters are {', '.join(named) or 'none'}.")
-    return unit_metric
+    for length in ("step_size", "width", "initial_widths"):
+        if length in parameters:
+            check_positive(length, parameters[length], "a positive number of the population's standard deviations")

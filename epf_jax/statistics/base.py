@@ -11,13 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
-from epf_jax.samplers import LogDensity, Sampler, each_particle, random_walk
-from epf_jax.weights import Population
+from epf_jax.samplers import LogDensity, Sampler, check_sampler, each_particle, prior_population, random_walk
 
 
 class Statistic(NamedTuple):
@@ -74,28 +71,6 @@ def from_log_target(
     return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
 
 
-def check_sampler(sampler: Any, model: StateSpaceModel) -> Population:
-    """Refuse what is no sampler of the model's parameters; the location and scale of their prior."""
-    coordinates = model.parameters
-    if not isinstance(sampler, Sampler):
-        hint = " Call it: samplers are built by their functions." if callable(sampler) else ""
-        if type(sampler).__module__.startswith("blackjax"):
-            hint = " Wrap it: epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3), for one."
-        raise TypeError(
-            "sampler: expected epf.random_walk(), epf.slice_sampler(), epf.grid_sampler() or "
-            f"epf.blackjax_sampler(...), got {sampler!r}.{hint}"
-        )
-    if sampler.max_dim is not None and coordinates.dim > sampler.max_dim:
-        raise ValueError(
-            f"sampler: {sampler.name} handles {sampler.max_dim} parameter, but the prior has {coordinates.dim} "
-            f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
-        )
-    prior = Population(coordinates.centre, coordinates.scale * np.eye(coordinates.dim, dtype=coordinates.scale.dtype))
-    # Steps or widths of the wrong length are found now, not at the first observation: any density will do.
-    jax.eval_shape(lambda z: sampler.step(jax.random.key(0), z, jnp.sum, prior), prior.mean)
-    return prior
-
-
 def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler) -> Statistic:
     """The same statistic, its theta drawn by `sampler`."""
     coordinates = model.parameters
@@ -104,7 +79,8 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
             "sampler: the frozen statistic records nothing, so theta cannot be redrawn from it. Leave the sampler out, "
             "or choose a statistic that learns, such as epf.chebyshev(model)."
         )
-    prior = check_sampler(sampler, model)
+    check_sampler(sampler, coordinates)
+    prior = prior_population(coordinates)
 
     def sample(key, S, theta, population=None):
         population = prior if population is None else population
