@@ -35,7 +35,7 @@ def check_positive(name: str, value: Any, what: str) -> None:
     if isinstance(value, jax.core.Tracer):
         return
     try:
-        positive = bool(np.all(np.asarray(value, float) > 0))
+        positive = not isinstance(value, str) and bool(np.all(np.asarray(value, float) > 0))
     except (TypeError, ValueError):
         positive = False
     if not positive:

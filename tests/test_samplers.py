@@ -242,6 +242,31 @@ def test_nan_where_a_step_of_blackjax_begins_is_counted():
         ),
         (
             ValueError,
+            r"^sigma: expected positive",
+            lambda: epf.blackjax_sampler(blackjax.normal_random_walk, sigma=np.nan),
+        ),
+        (ValueError, r"^step_size: .*got '0.5'", lambda: epf.blackjax_sampler(blackjax.mala, step_size="0.5")),
+        (
+            ValueError,
+            r"^num_integration_steps: expected a positive whole number, got 0",
+            lambda: epf.blackjax_sampler(blackjax.hmc, step_size=0.5, num_integration_steps=0),
+        ),
+        (
+            TypeError,
+            r"^blackjax_sampler: irmh needs proposal_logdensity_fn",
+            lambda: epf.blackjax_sampler(blackjax.irmh, proposal_distribution=jax.random.normal),
+        ),
+        (
+            ValueError,
+            r"^blackjax_sampler: adjusted_mclmc has nowhere to turn with one parameter",
+            lambda: epf.extended_parameter_filter(
+                MODELS["scalar"](),
+                8,
+                sampler=epf.blackjax_sampler(blackjax.adjusted_mclmc, step_size=0.5, num_integration_steps=2),
+            ),
+        ),
+        (
+            ValueError,
             r"^num_steps: expected a positive",
             lambda: epf.blackjax_sampler(blackjax.mala, step_size=1.0, num_steps=0),
         ),

@@ -208,7 +208,7 @@ def parameter_filter(
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
     description = (
-        f"parameter filter: {N} particles, statistic {statistic.name}, proposal {proposal.name}, "
+        f"parameter filter: {N} particles, statistic {statistic.description}, proposal {proposal.name}, "
         f"resampling {resampler_name(resample)}"
     )
     return build_filter(model, N, init, step, description, resample, statistic=statistic)

@@ -156,7 +156,7 @@ def practical_filter(
 
     description = (
         f"practical filter: {N} particles, lag {L}, {num_sweeps} sweep{'s' if num_sweeps > 1 else ''} with "
-        f"{num_path_particles} particles each, statistic {statistic.name}, proposal {proposal.name}"
+        f"{num_path_particles} particles each, statistic {statistic.description}, proposal {proposal.name}"
     )
     return build_filter(model, N, init, step, description, systematic)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
@@ -52,8 +53,10 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
         sampler = epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3)
         epf.extended_parameter_filter(model, 1000, sampler=sampler)
 
-    Lengths are in standard deviations of the particle population, whatever the scale of theta: start with a
-    `step_size` of .5 to 1, and aim at the acceptance that the kernel's authors recommend, `results.acceptance`. Kernels
+    Lengths are in standard deviations of the particle population, from its mean, whatever the scale of theta: start
+    with a `step_size` of .5 to 1, and aim at the acceptance that the kernel's authors recommend, `results.acceptance`.
+    Where the first observations leave little of a vague prior, steps at its scale along a gradient are all refused;
+    filters that resample narrow the population by themselves, in a `practical_filter` a random walk has to. Kernels
     that loop until they are content (NUTS, slices) take as long for all particles as for the slowest, and have no
     gradient in reverse mode. A particle where the density is zero and its gradient NaN stays there under a kernel that
     needs the gradient. Of densities that were NaN, only those where a draw began are counted.
@@ -67,6 +70,7 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
     """
     check_whole_number("num_steps", num_steps)
     name = _check_kernel(kernel)
+    parameters = {k: jnp.asarray(v) if isinstance(v, list) else v for k, v in parameters.items() if v is not None}
     _check_parameters(kernel, name, parameters)
     unit_metric = "inverse_mass_matrix" in _required(kernel) and "inverse_mass_matrix" not in parameters
 
@@ -86,6 +90,8 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
             after, info = algorithm.step(key, state)
             return after, _acceptance(info, state, after).astype(theta.dtype)
 
+        if name.startswith("adjusted_mclmc") and theta.shape[0] == 1:
+            raise ValueError(f"blackjax_sampler: {name} has nowhere to turn with one parameter, and never moves.")
         metric = {"inverse_mass_matrix": jnp.ones_like(theta)} if unit_metric else {}
         key_start, key_steps = jax.random.split(key)
         try:
@@ -174,6 +180,14 @@ def _check_parameters(kernel: Any, name: str, parameters: dict[str, Any]) -> Non
     if (unknown and not any_name) or missing:
         wrong = f"does not take {', '.join(unknown)}" if unknown else f"needs {', '.join(missing)}"
         raise TypeError(f"blackjax_sampler: {name} {wrong}. Its parameters are {', '.join(named) or 'none'}.")
-    for length in ("step_size", "width", "initial_widths"):
-        if length in parameters:
-            check_positive(length, parameters[length], "a positive number of the population's standard deviations")
+    if name == "irmh" and "proposal_logdensity_fn" not in parameters:
+        raise TypeError(
+            "blackjax_sampler: irmh needs proposal_logdensity_fn. Without it, blackjax takes its proposals for "
+            "symmetric ones, and draws from another density."
+        )
+    if not isinstance(parameters.get("num_integration_steps", 1), jax.core.Tracer):
+        check_whole_number("num_integration_steps", parameters.get("num_integration_steps", 1))
+    for length in ("step_size", "width", "initial_widths", "sigma", "inverse_mass_matrix"):
+        if np.ndim(parameters.get(length, 1.0)) < 2:  # a matrix may have negative entries
+            expected = "positive numbers, 1 standing for a standard deviation of the population"
+            check_positive(length, parameters.get(length, 1.0), expected)

@@ -37,6 +37,7 @@ class Statistic(NamedTuple):
             reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
         moves: whether theta is ever redrawn.
         name: for descriptions.
+        drawn_by: the name of the sampler that draws theta; None where the statistic knows how to.
     """
 
     init: Callable[..., Any]
@@ -50,6 +51,12 @@ class Statistic(NamedTuple):
     remainder: Callable[..., Float[Array, ""]] | None = None
     moves: bool = True
     name: str = "of your own"
+    drawn_by: str | None = None
+
+    @property
+    def description(self) -> str:
+        """The statistic, and how theta is drawn from it, in words."""
+        return self.name if self.drawn_by is None else f"{self.name}, theta by {self.drawn_by}"
 
 
 def from_log_target(
@@ -93,7 +100,7 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
         return jax.vmap(coordinates.to_theta)(z), info
 
-    return statistic._replace(sample=sample, sample_all=sample_all)
+    return statistic._replace(sample=sample, sample_all=sample_all, drawn_by=sampler.name)
 
 
 def statistic_of_path(

@@ -26,17 +26,22 @@ from epf_jax.terms import path_terms
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
+_FIRST_CUT = 20  # observations before a box whose nodes resolve the posterior shrinks
+_LEAST_SCALE = 10.0  # of `interpolation.compress`, for densities that the nodes resolve
+_NEIGHBOURS = 6  # nodes along an axis about the top that are to be told apart well: three spacings to either side
 
 
 class NodalStatistic(NamedTuple):
-    """The path's log-density at the nodes of a box, relative to the reference theta, and the box's ends in z.
+    """The path's log-density at the nodes of a box, relative to the reference theta, the box's ends in z, and a scale.
 
-    All particles share one box; it travels with each, so that the statistic of one particle stands alone.
+    All particles share one box and one scale of `interpolation.compress`; they travel with each, so that the statistic
+    of one particle stands alone.
     """
 
     values: Float[Array, "..."]
     low: Float[Array, " P"]
     high: Float[Array, " P"]
+    scale: Float[Array, ""]
 
 
 def chebyshev(
@@ -69,7 +74,7 @@ def chebyshev(
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     reference = coordinates.centre
-    squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top: v, lambda v, top: v)
+    squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
 
     def log_ratios(group, low, high, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the reference."""
@@ -86,21 +91,22 @@ def chebyshev(
         return jnp.nan_to_num(ratios, nan=-_IMPOSSIBLE, neginf=-_IMPOSSIBLE, posinf=_IMPOSSIBLE)
 
     def init(x_0=None):
+        empty = NodalStatistic(jnp.zeros(counts), low_0, high_0, jnp.asarray(_LEAST_SCALE, low_0.dtype))
         if x_0 is None or not terms.initial:
-            return NodalStatistic(jnp.zeros(counts), low_0, high_0)
-        return NodalStatistic(log_ratios(terms.initial, low_0, high_0, x_0, x_0, None, None), low_0, high_0)
+            return empty
+        return empty._replace(values=log_ratios(terms.initial, low_0, high_0, x_0, x_0, None, None))
 
     def update(key, S, theta, x_prev, x, y, u):
         return S._replace(values=S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u))
 
     def log_target(S):
         top = jnp.max(S.values)
-        squeezed = squeeze(S.values, top)
+        squeezed = squeeze(S.values, top, S.scale)
 
         def log_density(z):
             s = _to_unit(z, S.low, S.high)
             inside = jnp.all(jnp.abs(s) <= 1.0)
-            return jnp.where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top), -jnp.inf)
+            return jnp.where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top, S.scale), -jnp.inf)
 
         return log_density
 
@@ -113,6 +119,10 @@ def chebyshev(
 def _shrinking(counts: tuple[int, ...], reach: float, log_prior: Callable) -> Callable[..., NodalStatistic]:
     """Cut the box to `reach` posterior standard deviations, and read every particle's density at the new nodes.
 
+    A vague prior's box has nodes far apart beside the posterior that the first observations leave. The scale of the
+    reading follows from the first of them on, since one too small would make its top a spike that no polynomial through
+    such nodes can follow; and the box is cut at once.
+
     The posterior's location and scale come from the particles' densities on the nodes, not from their draws of theta: a
     step that leaves one path alive leaves one density, of honest width, but draws of no width at all. One cut halves
     the box at most, and never goes below three spacings of its nodes, which is what they can resolve.
@@ -120,20 +130,31 @@ def _shrinking(counts: tuple[int, ...], reach: float, log_prior: Callable) -> Ca
 
     def adapt(S, log_weights, t):
         def cut(S):
-            low, high = S.low[0], S.high[0]  # the same for all particles
-            mean, sd = _posterior_moments(S.values, log_weights, low, high, counts, log_prior)
+            low, high, scale = S.low[0], S.high[0], S.scale[0]  # the same for all particles
+            # A density too narrow for the nodes is flattened until they resolve it: its moments on a few of them would
+            # be those of a slice, beside the top and too narrow in the other coordinates.
+            flat = S.values * (_LEAST_SCALE / scale)
+            mean, sd = _posterior_moments(flat, log_weights, low, high, counts, log_prior)
             spacing = jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
             spread = jnp.maximum(jnp.maximum(reach * sd, 3 * spacing), 0.25 * (high - low))
             new_low, new_high = jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
             top = jnp.max(S.values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
-            values = compress(S.values, top)
+            values = compress(S.values, top, scale)
             for i, axis in enumerate(_axes(new_low, new_high, counts)):
                 rows = jax.vmap(lambda s, n=counts[i]: lagrange(s, n))(_to_unit(axis, low[i], high[i]))
                 values = jnp.moveaxis(jnp.tensordot(rows, values, axes=(1, i + 1)), 0, i + 1)
-            ends = (jnp.broadcast_to(new, S.low.shape) for new in (new_low, new_high))
-            return NodalStatistic(expand(values, top), *ends)
+            low, high = (jnp.broadcast_to(new, S.low.shape) for new in (new_low, new_high))
+            return S._replace(values=expand(values, top, scale), low=low, high=high)
 
-        return jax.lax.cond(_is_due(t), cut, lambda S: S, S)
+        def scaled(S):
+            return S._replace(scale=jnp.broadcast_to(_scale_of(S.values, log_weights), S.scale.shape))
+
+        def follow(S):
+            S = scaled(S)
+            unresolved = S.scale[0] > _LEAST_SCALE
+            return jax.lax.cond((t >= _FIRST_CUT) | unresolved, lambda S: scaled(cut(S)), lambda S: S, S)
+
+        return jax.lax.cond(_is_due(t), follow, lambda S: S, S)
 
     return adapt
 
@@ -150,10 +171,21 @@ def _posterior_moments(values, log_weights, low, high, counts, log_prior):
     return mean, jnp.sqrt(mixture @ (nodes - mean) ** 2)
 
 
+def _scale_of(values, log_weights):
+    """How far below the top log-densities lie a few nodes from it, along the axis where they fall most steeply."""
+    axes = tuple(range(1, values.ndim))
+    below = jnp.tensordot(jnp.exp(log_weights), jnp.max(values, axis=axes, keepdims=True) - values, axes=1)
+    scale = jnp.asarray(_LEAST_SCALE, values.dtype)
+    for i in range(below.ndim):
+        along = jnp.sort(jnp.min(below, axis=tuple(j for j in range(below.ndim) if j != i)))
+        scale = jnp.maximum(scale, along[min(_NEIGHBOURS, along.shape[0] - 1)])
+    return scale
+
+
 def _is_due(t):
-    """True at about ten times per decade of t from t = 20 on; a function of t alone, so `vmap` keeps it a branch."""
+    """True at about ten times per decade of t; a function of t alone, so `vmap` keeps it a branch."""
     rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
-    return (t >= 20) & (rung[1] > rung[0])
+    return rung[1] > rung[0]
 
 
 def _to_unit(z, low, high):
