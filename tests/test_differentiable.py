@@ -61,6 +61,7 @@ def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_
     assert np.max(np.abs(errors(epf.systematic))) > 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
 def test_by_their_score_states_without_a_derivative_have_the_exact_gradient(x64):
     y = jnp.array([0.2, 1.4, 0.9, -0.3, 1.1, 0.8])
@@ -247,6 +248,7 @@ def test_a_step_of_zero_weights_leaves_finite_gradients():
     assert np.isfinite(jax.jit(jax.grad(last_mean))(0.7))
 
 
+@pytest.mark.slow
 def test_quantiles_move_with_the_location_and_the_scale_of_the_particles():
     normal = jnp.asarray(np.random.default_rng(0).normal(size=4000))
     levels = jnp.array([0.1, 0.5, 0.9])

@@ -132,6 +132,7 @@ def test_wrong_arguments_are_refused_by_name(message, arguments):
         epf.resample_move_filter(case()[0], 8, **({"max_steps": 10} | arguments))
 
 
+@pytest.mark.slow
 def test_moves_by_a_gradient_along_the_path_have_the_exact_posterior():
     model, y, truth = case()
     sampler = epf.blackjax_sampler(blackjax.mala, step_size=0.7)

@@ -143,12 +143,13 @@ def test_coordinates_that_go_together_to_the_last_digit_are_no_trouble():
     keys = jax.random.split(jax.random.key(6), 500)
     on_it, off_it = population.mean + jnp.array([0.5, 1.0]), population.mean + jnp.array([0.5, 1.01])
     for start in (on_it, off_it):
-        moved, info = jax.vmap(lambda key, start=start: step(key, start, standard, population))(keys)
+        moved, info = jax.jit(jax.vmap(lambda key, start=start: step(key, start, standard, population)))(keys)
         assert np.all(np.isfinite(moved))
         assert float(jnp.mean(info.acceptance)) > 0.1  # .2 here, where the target is rounder than the population
         assert not np.any(info.num_bad)
 
 
+@pytest.mark.slow
 def test_steps_of_blackjax_are_in_standard_deviations_of_the_population():
     step, keys = epf.blackjax_sampler(blackjax.mala, step_size=0.7).step, jax.random.split(jax.random.key(1), 200)
 
