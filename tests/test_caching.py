@@ -108,6 +108,7 @@ def test_a_kept_program_gives_the_same_numbers_and_another_process_does_not_trac
     assert np.asarray(without.log_evidence).tobytes().hex() == compiled[0]
 
 
+@pytest.mark.slow
 def test_other_shapes_options_and_precisions_are_other_programs(folder):
     filter_ = filter_of(plain)
     key = jax.random.key(0)

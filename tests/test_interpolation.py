@@ -29,6 +29,7 @@ def test_values_of_any_size_are_read_back_at_a_node():
         assert between(values, jnp.array([s])) == values[i]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5,), (40,), (4, 6)], ids=str)
 def test_derivatives_at_a_node_are_numbers_of_every_order_and_in_both_modes(counts):
     values = jnp.asarray(np.random.default_rng(1).normal(size=counts), jnp.float32)

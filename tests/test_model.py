@@ -65,6 +65,7 @@ def test_vectors_by_event_and_by_batch_have_the_same_shapes():
         assert (x.shape, y.shape) == ((5, 2), (4, 3))
 
 
+@pytest.mark.slow
 def test_a_time_varying_model_is_the_same_by_time_index_and_by_inputs():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.5, 0.5)},
@@ -259,6 +260,7 @@ INDEXED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [epf.extended_parameter_filter, epf.liu_west_filter, epf.online_em])
 @pytest.mark.parametrize("model", INDEXED)
 def test_a_model_may_index_its_parameters_by_what_is_traced(model, build):

@@ -133,6 +133,7 @@ def precisions(jaxpr):
     return found
 
 
+@pytest.mark.slow
 def test_a_gpu_may_not_round_the_factors_of_matrix_products_unless_the_user_lets_it():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0)},
