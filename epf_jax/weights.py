@@ -126,6 +126,11 @@ class Population(NamedTuple):
     mean: Float[Array, " P"]
     scale_tril: Float[Array, "P P"]
 
+    @property
+    def sd(self) -> Float[Array, " P"]:
+        """The standard deviation of each coordinate."""
+        return jnp.sqrt(jnp.sum(self.scale_tril**2, axis=1))
+
 
 def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: Float[Array, " P"]) -> Population:
     """Weighted mean and Cholesky factor of the covariance; `floor` is the least standard deviation allowed.

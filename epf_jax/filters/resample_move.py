@@ -176,8 +176,7 @@ def _moved_by(model: StateSpaceModel, num_moves: int, sampler: Sampler | None) -
 
 def _of_spread(spread: Population, z: Float[Array, " P"]) -> Float[Array, ""]:
     """A density as wide as the population, for runs that only move along: on the prior alone, NUTS would go far."""
-    sd = jnp.sqrt(jnp.sum(spread.scale_tril**2, axis=1))
-    return -0.5 * jnp.sum(((z - spread.mean) / sd) ** 2)
+    return -0.5 * jnp.sum(((z - spread.mean) / spread.sd) ** 2)
 
 
 def _path_log_density(

@@ -33,8 +33,7 @@ def slice_sampler(
     def step(key, theta, log_density, population=None):
         population = unit_population(theta) if population is None else population
         dim = theta.shape[0]
-        spread = jnp.sqrt(jnp.sum(population.scale_tril**2, axis=1))
-        widths = 2.0 * spread if width is None else per_coordinate("width", width, theta)
+        widths = 2.0 * population.sd if width is None else per_coordinate("width", width, theta)
         moved, num_bad = [], jnp.zeros((), int)
         for i, key_i in enumerate(jax.random.split(key, dim)):
 
