@@ -157,6 +157,58 @@ def test_a_box_shrinks_with_the_densities_of_the_particles_and_keeps_what_is_ins
     np.testing.assert_array_equal(same.values, S.values)
 
 
+def followed(statistic, x, y, inputs=None):
+    """The statistic of a path whose box follows it, as the only particle of a filter."""
+    u = jnp.arange(1, len(x)) if inputs is None else inputs
+
+    def step(S, row):
+        x_prev, x, y, u, t = row
+        S = jax.vmap(lambda S: statistic.update(None, S, None, x_prev, x, y, u))(S)
+        return statistic.adapt(S, jnp.zeros(1), t), None
+
+    S = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], statistic.init(x[0]))
+    S = jax.lax.scan(step, S, (x[:-1], x[1:], y, u, jnp.arange(1, len(x))))[0]
+    return jax.tree.map(lambda leaf: leaf[0], S)
+
+
+def level_and_noise(transition=lambda theta, x, u: dist.Normal(theta["a"] + 0.6 * x, theta["s"])):
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 100.0), "s": dist.LogNormal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(theta["a"], 1.0),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x, 0.3),
+    )
+
+
+def test_nodes_are_evaluated_along_the_path_while_all_of_it_is_remembered(x64):
+    model = level_and_noise()
+    truth = {"a": jnp.asarray(1.0), "s": jnp.asarray(1.0)}
+    x, y = epf.simulate(KEY, model, truth, 22)
+    S = followed(epf.chebyshev(model, 8), x, y)
+    half = 0.5 * (S.high - S.low)
+    assert half[0] < 20  # of 500, where nodes were 112 apart: what is read there would be off by far more than 1e-6
+    for i, j in ((0, 0), (3, 4), (7, 2)):
+        z = 0.5 * (S.low + S.high) + half * jnp.cos(jnp.pi * jnp.array([i, j]) / 7)
+        at_node, at_centre = (
+            exact.path_log_likelihood(model, model.parameters.to_theta(z), x=x, y=y)[-1]
+            for z in (z, model.parameters.centre)
+        )
+        # Sums of 23 terms in float64, in another order.
+        np.testing.assert_allclose(S.values[i, j], at_node - at_centre, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read(x64):
+    model = level_and_noise(lambda theta, x, u: dist.Normal(theta["a"] * u + 0.6 * x, theta["s"]))
+    inputs = jnp.full(22, 0.5)  # not whole numbers, as the time index is, which the model was inspected with
+    x, y = epf.simulate(KEY, model, {"a": 2.0, "s": 1.0}, 22, inputs=inputs)
+    S = followed(epf.chebyshev(model, 8), x, y, inputs)
+    assert not S.opening.is_whole
+    assert np.all(np.isfinite(S.values))
+    told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example_input=inputs[0])
+    assert followed(epf.chebyshev(told, 8), x, y, inputs).opening.is_whole
+
+
 def test_storviks_recursion_is_a_kalman_filter_in_parameter_space(x64):
     model = epf.models.ar1(prior_sd=0.5)
     x, y = epf.simulate(KEY, model, {"phi": 0.8}, 25)

@@ -32,17 +32,19 @@ class Exam:
         truth: Any,
         exact: Callable[[epf.StateSpaceModel, Any], GridPosterior],
         num_series: int = NUM_SERIES,
+        num_steps: int = NUM_STEPS,
     ):
         """Simulate `num_series` series at `truth` and solve each with `exact(model, y)`."""
         self.name, self.build_model, self.rows = name, build_model, []
+        self.title = f"{name}: {num_series} data sets, T = {num_steps}"
         self.settings = {
-            "model": name, "truth": truth, "series": num_series, "steps": NUM_STEPS,
+            "model": name, "truth": truth, "series": num_series, "steps": num_steps,
             "data_seed": DATA_SEED, "filter_seed": FILTER_SEED,
         }  # fmt: skip
         with jax.enable_x64(True):
             model = build_model()
             keys = jax.random.split(jax.random.key(DATA_SEED), num_series)
-            simulated = jax.vmap(lambda key: epf.simulate(key, model, truth, NUM_STEPS)[1])(keys)
+            simulated = jax.vmap(lambda key: epf.simulate(key, model, truth, num_steps)[1])(keys)
             self.y = np.asarray(simulated)
             solved = []
             for i, y in enumerate(self.y):
@@ -92,11 +94,11 @@ class Exam:
                 row["bar"] = ", ".join(f"{k} {v}" for k, v in bars.items())
                 row["met"] = meets(row, bars)
             self.rows.append(row)
-        show(f"{self.name}: {len(self.y)} data sets, T = {NUM_STEPS}", self.rows[-len(self.mean) :])
+        show(self.title, self.rows[-len(self.mean) :])
 
     def report(self) -> None:
         """Print the whole table and store it."""
-        show(f"{self.name}: {len(self.y)} data sets, T = {NUM_STEPS}, against the exact posterior", self.rows)
+        show(f"{self.title}, against the exact posterior", self.rows)
         print("stored in", save(f"accuracy_{self.name}", self.settings, self.rows))
 
 

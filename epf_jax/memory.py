@@ -62,16 +62,20 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
         )
 
 
-def _check_input(rows: Any, u: Any) -> None:
-    """Refuse an input that the rows cannot hold: of another structure or shape, or of a finer kind of number."""
-    held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
-    came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
+def fits(rows: Any, u: Any) -> bool:
+    """Whether the rows can hold an input: of the same structure and shapes, and of no finer kind of number."""
     structures: list[Any] = [jax.tree.structure(tree) for tree in (rows, u)]
-    fits = structures[0] == structures[1] and all(
+    return structures[0] == structures[1] and all(
         row.shape[1:] == jnp.shape(leaf) and jnp.promote_types(row.dtype, jnp.result_type(leaf)) == row.dtype
         for row, leaf in zip(jax.tree.leaves(rows), jax.tree.leaves(u), strict=True)
     )
-    if not fits:
+
+
+def _check_input(rows: Any, u: Any) -> None:
+    """Refuse an input that the rows cannot hold."""
+    if not fits(rows, u):
+        held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
+        came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
         raise ValueError(
             f"inputs: the filter keeps inputs like the model's example_input, {held}, but a row came as {came}. Build "
             "the model with StateSpaceModel(..., example_input=inputs[0])."

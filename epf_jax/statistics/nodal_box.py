@@ -1,0 +1,155 @@
+"""The box of a nodal statistic: its Chebyshev nodes, and how it follows the posterior."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from epf_jax.interpolation import compress, expand, lagrange, points
+from epf_jax.statistics.opening import OPENING
+
+_FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior, and are read from then on
+RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
+_NEIGHBOURS = 6  # how many nodes along an axis these are: three spacings to either side; at most a third of all
+_READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
+_FLATTENED_REACH = 4.0  # that of a new box in standard deviations of a density that was flattened: 6 would cut nothing
+_OFF_CENTRE = 0.6  # share of the way to the box's edge where a posterior mean says that the box should move on
+
+
+def following(
+    counts: tuple[int, ...], reach: float, log_prior: Callable, evaluate: Callable, widest: tuple[Array, Array]
+) -> Callable[..., Any]:
+    """`Statistic.adapt`: cut the box to `reach` posterior standard deviations, and find the densities at its nodes.
+
+    A vague prior's box has nodes far apart beside the posterior that the first observations leave, too far to tell its
+    shape. They are read through a larger scale from the first observation on, since one too small would make the top a
+    spike that no polynomial through such nodes can follow; and the box is cut at once. What coarse nodes say may be
+    wrong: with the level of a series far from all of them, its noise seems large. While paths are remembered, new nodes
+    are evaluated and not read, and the box may move and grow again.
+
+    The posterior's location and scale come from the particles' densities on the nodes, not from their draws of theta: a
+    step that leaves one path alive leaves one density, of honest width, but draws of no width at all.
+
+    Args:
+        counts: nodes along each axis.
+        reach: in posterior standard deviations.
+        log_prior: of z.
+        evaluate: `evaluate(opening, low, high, t)`, the density of one path at the nodes of a box.
+        widest: the first box, which theta never leaves.
+    """
+
+    def adapt(S, log_weights, t):
+        remembered = S.opening is not None and t <= OPENING
+
+        def with_fall(S):
+            return S._replace(fall=jnp.broadcast_to(_fall_of(S.values, log_weights), S.fall.shape))
+
+        def cut(S):
+            box, fall = (S.low[0], S.high[0]), S.fall[0]  # the same for all particles
+            # A density too narrow for the nodes is flattened until they resolve it: its moments on a few of them would
+            # be those of a slice, beside the top and too narrow in the other coordinates.
+            mean, sd = _posterior_moments(S.values * (RESOLVED / fall), log_weights, box, counts, log_prior)
+
+            def read():
+                new = _box_inside(box, mean, reach * sd, counts)
+                return _read_between(S.values, reading_scale(fall, counts), box, new, counts), new
+
+            def evaluated():
+                new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
+                values = jax.vmap(lambda opening: evaluate(opening, *new, t))(S.opening)
+                return jax.tree.map(partial(jnp.where, S.opening.is_whole[0]), (values, new), read())
+
+            values, new = read() if S.opening is None else jax.lax.cond(remembered, evaluated, read)
+            low, high = (jnp.broadcast_to(end, S.low.shape) for end in new)
+            return with_fall(S._replace(values=values, low=low, high=high))
+
+        def follow(S):
+            S = with_fall(S)
+            due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED)
+            if S.opening is not None:
+                due |= remembered & S.opening.is_whole[0]
+            return jax.lax.cond(due, cut, lambda S: S, S)
+
+        return jax.lax.cond(_is_due(t), follow, lambda S: S, S)
+
+    return adapt
+
+
+def _box_inside(box, mean, spread, counts):
+    """The part of the box within `spread` of the mean: half of it at least, and three spacings of its nodes."""
+    low, high = box
+    spacing = jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
+    spread = jnp.maximum(jnp.maximum(spread, 3 * spacing), 0.25 * (high - low))
+    return jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
+
+
+def _box_moved(box, mean, spread, widest):
+    """A box about the mean, at least half as wide, or as wide if the mean lies near its edge; within the widest."""
+    low, high = box
+    off_centre = jnp.abs(mean - 0.5 * (low + high)) > _OFF_CENTRE * 0.5 * (high - low)
+    spread = jnp.maximum(spread, jnp.where(off_centre, 0.5, 0.25) * (high - low))
+    return jnp.maximum(widest[0], mean - spread), jnp.minimum(widest[1], mean + spread)
+
+
+def _read_between(values, scale, box, new_box, counts):
+    """The values at the nodes of a new box inside the old one, read between the old one's nodes."""
+    top = jnp.max(values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
+    values = compress(values, top, scale)
+    for i, axis in enumerate(axes(new_box, counts)):
+        rows = jax.vmap(lambda s, n=counts[i]: lagrange(s, n))(to_unit(axis, box[0][i], box[1][i]))
+        values = jnp.moveaxis(jnp.tensordot(rows, values, axes=(1, i + 1)), 0, i + 1)
+    return expand(values, top, scale)
+
+
+def reading_scale(fall, counts):
+    """The scale of `interpolation.compress`: larger where nodes do not resolve the density, and where they are few."""
+    return jnp.maximum(fall, _READING_SCALE[len(counts)])
+
+
+def _posterior_moments(values, log_weights, box, counts, log_prior):
+    """Mean and sd of theta under the weighted mixture of the particles' densities, by quadrature on the nodes."""
+    z = nodes(box, counts).reshape(-1, len(counts))
+    cells = jnp.ones(())
+    for n in counts:  # Chebyshev points are equally spaced in the angle: dz = sin(angle) d(angle)
+        cells = cells[..., None] * jnp.maximum(jnp.sin(jnp.pi * jnp.arange(n) / (n - 1)), 0.25 / n)
+    log_p = values.reshape(values.shape[0], -1) + jax.vmap(log_prior)(z) + jnp.log(cells).ravel()
+    mixture = jnp.exp(log_weights) @ jax.nn.softmax(log_p, axis=1)
+    mean = mixture @ z
+    return mean, jnp.sqrt(mixture @ (z - mean) ** 2)
+
+
+def _fall_of(values, log_weights):
+    """How far below the top log-densities lie a few nodes from it, along the axis where they fall most steeply."""
+    all_nodes = tuple(range(1, values.ndim))
+    below = jnp.tensordot(jnp.exp(log_weights), jnp.max(values, axis=all_nodes, keepdims=True) - values, axes=1)
+    fall = jnp.asarray(RESOLVED, values.dtype)
+    for i, n in enumerate(below.shape):
+        along = jnp.sort(jnp.min(below, axis=tuple(j for j in range(below.ndim) if j != i)))
+        fall = jnp.maximum(fall, along[min(_NEIGHBOURS, n // 3)])
+    return fall
+
+
+def _is_due(t):
+    """True at about ten times per decade of t; a function of t alone, so `vmap` keeps it a branch."""
+    rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
+    return rung[1] > rung[0]
+
+
+def to_unit(z, low, high):
+    """Z in the box's own coordinates, -1 to 1."""
+    return (z - 0.5 * (low + high)) / (0.5 * (high - low))
+
+
+def nodes(box, counts):
+    """All nodes of the box, shape (n_1, .., n_P, P)."""
+    return jnp.stack(jnp.meshgrid(*axes(box, counts), indexing="ij"), axis=-1)
+
+
+def axes(box, counts):
+    """The Chebyshev points of each coordinate."""
+    low, high = box
+    middle, half = 0.5 * (low + high), 0.5 * (high - low)
+    return [middle[i] + half[i] * jnp.asarray(points(n), low.dtype) for i, n in enumerate(counts)]
