@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.filters.base import FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.memory import recall
 from epf_jax.guards import refuse_gradients
-from epf_jax.memory import recall
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal

@@ -43,8 +43,8 @@ from epf_jax.filters.base import (
     missing_where,
     spread_of,
 )
+from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
 from epf_jax.filters.parameter import parameter_filter
-from epf_jax.memory import Memory, check_memory_arguments, empty_memory, recall, remember
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic

@@ -43,7 +43,7 @@ from epf_jax.filters.base import (
     step_info,
 )
 from epf_jax.filters.inner import InnerFilters, inner_filters, one_of_each
-from epf_jax.memory import Memory, check_memory_arguments, empty_memory, remember
+from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal

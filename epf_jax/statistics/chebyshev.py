@@ -26,7 +26,7 @@ from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
-from epf_jax.statistics.opening import Opening, empty_opening, sum_over_steps, with_step
+from epf_jax.statistics.opening import Opening, opener
 from epf_jax.terms import path_terms
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
@@ -87,7 +87,8 @@ def chebyshev(
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     reference = coordinates.centre
     squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
-    keeps_opening = shrink is not None and coordinates.dim > 1 and model.shapes.problem is None
+    remembers = shrink is not None and coordinates.dim > 1 and model.shapes.problem is None
+    openings: Any = opener(terms.example) if remembers else None
 
     def log_ratios(group, low, high, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the reference."""
@@ -108,18 +109,18 @@ def chebyshev(
 
     def init(x_0=None):
         values = jnp.zeros(counts) if x_0 is None else at_start(low_0, high_0, x_0)
-        opening = empty_opening(model, x_0) if keeps_opening and x_0 is not None else None
+        opening = None if openings is None or x_0 is None else openings.begin(x_0)
         return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
         values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)
-        opening = None if S.opening is None else with_step(S.opening, x_prev, x, y, u)
+        opening = None if S.opening is None else openings.extend(S.opening, x_prev, x, y, u)
         return S._replace(values=values, opening=opening)
 
     def evaluate(opening, low, high, t):
         """The log-density of a path of at most t steps, all kept, at the nodes of another box."""
-        start = at_start(low, high, opening.x_prev[0])
-        return sum_over_steps(opening, partial(log_ratios, terms.steps, low, high), start, most=t)
+        of_start, of_step = partial(at_start, low, high), partial(log_ratios, terms.steps, low, high)
+        return openings.total(opening, of_start, of_step, most=t)
 
     def log_target(S):
         top, scale = jnp.max(S.values), reading_scale(S.fall, counts)

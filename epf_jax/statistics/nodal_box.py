@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from epf_jax.interpolation import compress, expand, lagrange, points
-from epf_jax.statistics.opening import OPENING
+from epf_jax.statistics import opening
 
 _FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior, and are read from then on
 RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
@@ -42,7 +42,7 @@ def following(
     """
 
     def adapt(S, log_weights, t):
-        remembered = S.opening is not None and t <= OPENING
+        remembered = S.opening is not None and t <= opening.LENGTH
 
         def with_fall(S):
             return S._replace(fall=jnp.broadcast_to(_fall_of(S.values, log_weights), S.fall.shape))
@@ -59,7 +59,7 @@ def following(
 
             def evaluated():
                 new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
-                values = jax.vmap(lambda opening: evaluate(opening, *new, t))(S.opening)
+                values = jax.vmap(lambda path: evaluate(path, *new, t))(S.opening)
                 return jax.tree.map(partial(jnp.where, S.opening.is_whole[0]), (values, new), read())
 
             values, new = read() if S.opening is None else jax.lax.cond(remembered, evaluated, read)

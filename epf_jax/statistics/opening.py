@@ -10,59 +10,72 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from epf_jax.memory import Memory, empty_memory, fits, remember
-from epf_jax.model import StateSpaceModel
+from epf_jax.checks import is_like
 
-OPENING = 25  # steps that are kept
+LENGTH = 25  # steps that are kept
 
 
 class Opening(NamedTuple):
-    """The first steps of a path, in rows.
+    """The first steps of a path.
 
     Attributes:
-        x_prev, x: the states before and after each step; x_0 is the first of the former.
-        seen: the observations and inputs.
-        num_steps: how many steps there were; more than rows when they are no longer all here.
+        rows: x_prev, x, y and u of each step in one row of numbers, so that resampling moves one array, not one of
+            each. Whole numbers become floating-point ones: exact in float32 up to 2^24.
+        num_steps: how many steps there were; more than there are rows when they are no longer all here.
     """
 
-    x_prev: Float[Array, "rows *x"]
-    x: Float[Array, "rows *x"]
-    seen: Memory
+    rows: Float[Array, "LENGTH numbers"]
     num_steps: Int[Array, ""]
 
     @property
     def is_whole(self) -> Array:
         """Whether every step of the path is here."""
-        return self.num_steps <= OPENING
+        return self.num_steps <= LENGTH
 
 
-def empty_opening(model: StateSpaceModel, x_0: Array) -> Opening:
-    """Room for the first steps of a path that begins at x_0."""
-    rows = jnp.broadcast_to(x_0, (OPENING, *jnp.shape(x_0)))
-    return Opening(rows, rows, empty_memory(model, OPENING), jnp.zeros((), int))
+class Opener(NamedTuple):
+    """How openings are kept and used.
+
+    Attributes:
+        begin: `begin(x_0)`, the opening of a path without steps.
+        extend: `extend(opening, x_prev, x, y, u)`, the opening after one more step, kept where there is room.
+        total: `total(opening, of_start, of_step, most)`, `of_start(x_0)` plus the sum over the steps of
+            `of_step(x_prev, x, y, u)`; there are at most so many steps.
+    """
+
+    begin: Callable[[Array], Opening]
+    extend: Callable[..., Opening]
+    total: Callable[..., Array]
 
 
-def with_step(opening: Opening, x_prev: Array, x: Array, y: Array, u: Any) -> Opening:
-    """The opening after one more step, which is kept where there is room."""
-    t = opening.num_steps
-    if not fits(opening.seen.u, u):  # inputs of a kind that the model gave no example of: they cannot be kept
-        return opening._replace(num_steps=jnp.full_like(t, OPENING + 1))
-    return Opening(
-        opening.x_prev.at[t].set(x_prev, mode="drop"),
-        opening.x.at[t].set(x, mode="drop"),
-        remember(opening.seen, t, y, u),
-        t + 1,
-    )
+def opener(example: tuple[Any, Any, Any, Any]) -> Opener:
+    """For paths whose steps are like the example's x_prev, x, y and u."""
+    _, x, y, u = example
+    y, u = jnp.asarray(y, float), jax.tree.map(jnp.asarray, u)  # y may be missing: no whole number
+    row, step_of = ravel_pytree((jnp.asarray(x), jnp.asarray(x), y, u))
+    kind = jnp.promote_types(row.dtype, jnp.result_type(float))
 
+    def begin(x_0):
+        first = ravel_pytree((x_0, x_0, y, u))[0].astype(kind)
+        return Opening(jnp.broadcast_to(first, (LENGTH, first.size)), jnp.zeros((), int))
 
-def sum_over_steps(opening: Opening, of_step: Callable[..., Array], start: Array, most: Int[Array, ""]) -> Array:
-    """`start` plus `of_step(x_prev, x, y, u)` of every step; `most` bounds their number, and so the work."""
+    def extend(opening, x_prev, x, y, input_):
+        if not is_like(u, input_):  # of a kind that the model gave no example of: it cannot be kept
+            return opening._replace(num_steps=jnp.full_like(opening.num_steps, LENGTH + 1))
+        row = ravel_pytree((x_prev, x, y, input_))[0].astype(kind)
+        here = jnp.arange(LENGTH)[:, None] == opening.num_steps
+        return Opening(jnp.where(here, row, opening.rows), opening.num_steps + 1)
 
-    def add(total, row):
-        k, step = row
-        more = jax.lax.cond(k < most, lambda: of_step(*step), lambda: jnp.zeros_like(total))
-        return total + jnp.where(k < opening.num_steps, more, 0.0), None
+    def total(opening, of_start, of_step, most):
+        def add(total, numbered):
+            k, row = numbered
+            more = jax.lax.cond(k < most, lambda: of_step(*step_of(row)), lambda: jnp.zeros_like(total))
+            return total + jnp.where(k < opening.num_steps, more, 0.0), None
 
-    return jax.lax.scan(add, start, (jnp.arange(OPENING), (opening.x_prev, opening.x, *opening.seen)))[0]
+        x_0 = step_of(opening.rows[0])[0]
+        return jax.lax.scan(add, of_start(x_0), (jnp.arange(LENGTH), opening.rows))[0]
+
+    return Opener(begin, extend, total)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from epf_jax.checks import check_whole_number
+from epf_jax.checks import check_whole_number, is_like
 from epf_jax.differentiable import transport_resampling
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.resampling import Resampler, layers
@@ -62,18 +62,9 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
         )
 
 
-def fits(rows: Any, u: Any) -> bool:
-    """Whether the rows can hold an input: of the same structure and shapes, and of no finer kind of number."""
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (rows, u)]
-    return structures[0] == structures[1] and all(
-        row.shape[1:] == jnp.shape(leaf) and jnp.promote_types(row.dtype, jnp.result_type(leaf)) == row.dtype
-        for row, leaf in zip(jax.tree.leaves(rows), jax.tree.leaves(u), strict=True)
-    )
-
-
 def _check_input(rows: Any, u: Any) -> None:
     """Refuse an input that the rows cannot hold."""
-    if not fits(rows, u):
+    if not is_like(jax.tree.map(lambda row: row[0], rows), u):
         held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
         came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
         raise ValueError(
