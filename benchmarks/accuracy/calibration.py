@@ -5,10 +5,13 @@ posterior is noted. If the posterior is right the ranks are uniform. A method le
 histogram holds more or fewer ranks than all but 1% of uniform ones would have in any of their bins: too many at both
 ends mean intervals that are too narrow, a slope means a bias.
 
-    python -m benchmarks.accuracy.calibration --workers 8 [--replicates 200]
+    python -m benchmarks.accuracy.calibration --workers 8 [--replicates 200] [--methods "SIR" ...]
+
+Methods that are not asked for keep their stored rows.
 """
 
 import argparse
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -145,12 +148,23 @@ def draw(rows: list[dict[str, Any]], num: int) -> None:
     plt.close(figure)
 
 
+def stored_rows(num: int) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier run with as many replicates, by method."""
+    path = RESULTS / "accuracy_calibration.json"
+    stored = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    return {row["method"]: row for row in stored["rows"] if sum(row["counts"]) == num}
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=NUM_REPLICATES)
     parser.add_argument("--workers", type=int, default=1, help="processes, a core each")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     given = parser.parse_args(arguments)
-    rows = list(solve_all(_row, [(label, given.replicates) for label in METHODS], given.workers))
+    found = {} if set(given.methods) == set(METHODS) else stored_rows(given.replicates)
+    asked = solve_all(_row, [(label, given.replicates) for label in given.methods], given.workers)
+    found |= {row["method"]: row for row in asked}
+    rows = [found[label] for label in METHODS if label in found]
     show(f"ranks of the true parameter in {NUM_BINS} bins; the band is {band(given.replicates)}", rows)
     draw(rows, given.replicates)
     settings = {
