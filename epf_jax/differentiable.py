@@ -85,7 +85,7 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
     def check(self, num_particles: int) -> None:
         """Refuse a scheme that is none, or that chooses no ancestors."""
         check_resampler(self.scheme, num_particles)
-        if any(isinstance(layer, transport_resampling) for layer in layers(self.scheme)):
+        if moves_particles(self.scheme):
             raise TypeError(
                 "scheme: transport_resampling moves particles and chooses no ancestors, whose weights could carry "
                 "a gradient; it has its own. Use it by itself."
@@ -246,6 +246,11 @@ def _coordinates(place: Any, weighing: Weighing) -> Float[Array, "N d"]:
         sd = jnp.std(jax.lax.stop_gradient(leaf), axis=0)
         columns.append(leaf / jnp.where(sd > 0, sd, 1.0))
     return jnp.concatenate(columns, axis=1)
+
+
+def moves_particles(resample: Resampler) -> bool:
+    """Whether particles become means of others, by `transport_resampling`, and not copies of some."""
+    return any(isinstance(layer, transport_resampling) for layer in layers(resample))
 
 
 def _moved(plan: Float[Array, "N N"], leaf: Array, w: Float[Array, " N"]) -> Array:

@@ -323,6 +323,14 @@ def test_transport_leaves_out_an_infinite_particle_of_no_weight():
     assert np.all(np.isfinite(moved.particles))
 
 
+def test_transport_takes_statistics_that_would_remember_a_path_without_it():
+    model = epf.models.star()
+    filter_ = epf.extended_parameter_filter(model, 8, resample=epf.transport_resampling())
+    state = jax.eval_shape(filter_.init, KEY)
+    assert state.S.opening is None
+    assert jax.eval_shape(filter_.step, KEY, state, jnp.ones(()), jnp.asarray(1))[0] == state
+
+
 @pytest.mark.parametrize(
     "resample", [epf.soft_resampling(), epf.transport_resampling(), epf.stop_gradient_resampling()]
 )

@@ -10,6 +10,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.statistics import statistic_of_path
 
 KEY = jax.random.key(0)
 
@@ -186,7 +187,7 @@ def test_nodes_are_evaluated_along_the_path_while_all_of_it_is_remembered(x64):
     x, y = epf.simulate(KEY, model, truth, 22)
     S = followed(epf.chebyshev(model, 8), x, y)
     half = 0.5 * (S.high - S.low)
-    assert half[0] < 20  # of 500, where nodes were 112 apart: what is read there would be off by far more than 1e-6
+    assert half[0] < 20  # of 500, where nodes were 50 and more apart: read there, the values would be off by far more
     for i, j in ((0, 0), (3, 4), (7, 2)):
         z = 0.5 * (S.low + S.high) + half * jnp.cos(jnp.pi * jnp.array([i, j]) / 7)
         at_node, at_centre = (
@@ -202,11 +203,65 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read(x64):
     model = level_and_noise(lambda theta, x, u: dist.Normal(theta["a"] * u + 0.6 * x, theta["s"]))
     inputs = jnp.full(22, 0.5)  # not whole numbers, as the time index is, which the model was inspected with
     x, y = epf.simulate(KEY, model, {"a": 2.0, "s": 1.0}, 22, inputs=inputs)
-    S = followed(epf.chebyshev(model, 8), x, y, inputs)
-    assert not S.opening.is_whole
-    assert np.all(np.isfinite(S.values))
+    statistic = epf.chebyshev(model, 8)
+    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path))
+    np.testing.assert_array_equal(S.values, read.values)
+    np.testing.assert_array_equal(S.low, read.low)
     told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example_input=inputs[0])
-    assert followed(epf.chebyshev(told, 8), x, y, inputs).opening.is_whole
+    remembered = followed(epf.chebyshev(told, 8), x, y, inputs)
+    assert (remembered.high - remembered.low)[0] < 0.1 * (S.high - S.low)[0]
+
+
+def count_model(observation):
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=observation,
+    )
+
+
+class Counted:
+    """A distribution of three counts that is none of numpyro's, and uses the count as an index."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def sample(self, key, sample_shape=()):
+        return jax.random.categorical(key, self.logits, shape=sample_shape)
+
+    def log_prob(self, value):
+        return jax.nn.log_softmax(self.logits)[value]
+
+
+def test_what_cannot_be_remembered_is_not():
+    counts = epf.chebyshev(count_model(lambda theta, x, u: dist.Poisson(jnp.exp(theta["b"] + x))), 8)
+    assert counts.init(jnp.zeros(())).opening.y.shape == (21,)  # 64 nodes have room for 21 rows of x, y and u
+    indexed = epf.chebyshev(count_model(lambda theta, x, u: Counted(jnp.stack([x, theta["b"], 0.0 * x]))), 8)
+    assert indexed.init(jnp.zeros(())).opening is None
+    wide = epf.chebyshev(count_model(lambda theta, x, u: dist.Normal(jnp.full(70, theta["b"] + x), 1.0)), 8)
+    assert wide.init(jnp.zeros(())).opening is None
+
+
+@pytest.mark.slow
+def test_rows_without_a_step_leave_gradients_finite():
+    statistic = epf.chebyshev(count_model(lambda theta, x, u: dist.LogNormal(theta["b"] + x, 1.0)), 8)
+
+    def reads(x):
+        S = statistic.init(x[0])
+        for t in range(3):
+            S = statistic.update(None, S, None, x[t], x[t + 1], jnp.exp(x[t]), jnp.asarray(t))
+        S = statistic.adapt(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], S), jnp.zeros(1), jnp.asarray(7))
+        return jnp.sum(S.values)
+
+    assert np.all(np.isfinite(jax.jit(jax.grad(reads))(jnp.array([0.1, 0.5, -0.3, 0.8]))))
+
+
+def test_a_path_without_observations_is_remembered_where_theta_is_in_the_transition_alone():
+    model = count_model(lambda theta, x, u: dist.Normal(x, 1.0))
+    x = jnp.array([0.1, 0.5, -0.3])
+    S = statistic_of_path(epf.chebyshev(model, 8), x, None)
+    np.testing.assert_array_equal(S.opening.x[-1, :3], x)
 
 
 def test_storviks_recursion_is_a_kalman_filter_in_parameter_space(x64):

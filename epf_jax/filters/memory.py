@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_whole_number, is_like
-from epf_jax.differentiable import transport_resampling
+from epf_jax.differentiable import moves_particles
 from epf_jax.model import StateSpaceModel, example_input
-from epf_jax.resampling import Resampler, layers
+from epf_jax.resampling import Resampler
 from epf_jax.statistics.base import check_model_learns
 from epf_jax.terms import require_inspectable
 
@@ -55,7 +55,7 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
     check_model_learns(model, who)
     check_whole_number("max_steps", max_steps, hint="It is the most observations that the filter will be given.")
     require_inspectable(model, who)
-    if any(isinstance(layer, transport_resampling) for layer in layers(resample)):
+    if moves_particles(resample):
         raise TypeError(
             f"resample: transport_resampling moves particles and chooses no ancestors, but {who} must know whose past "
             "each particle has. Use epf.systematic, or epf.when_ess_below(0.5)."

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from epf_jax.differentiable import moves_particles
 from epf_jax.filters.base import (
     Filter,
     FilterState,
@@ -166,6 +167,8 @@ def parameter_filter(
     check_statistic(statistic)
     check_proposal(proposal, model)
     check_kept_in_order(proposal, resample)
+    if moves_particles(resample) and statistic.without_path is not None:
+        statistic = statistic.without_path
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead

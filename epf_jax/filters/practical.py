@@ -135,7 +135,7 @@ def practical_filter(
         window, theta, t = state.S, state.theta, state.t + 1
         y = y.astype(window.y.dtype)
         S = _leave(key_leave, statistic, window, theta, t - L)
-        S = S if statistic.adapt is None else statistic.adapt(S, state.log_weights, t)
+        S = S if statistic.adapt is None else statistic.adapt(S, state.log_weights, jnp.maximum(t - L, 0))
 
         x, weighing = _extend(key_state, key_blind, model, proposal, state, y, u)
         y = missing_where(weighing.collapsed, y)

@@ -33,6 +33,8 @@ class Statistic(NamedTuple):
             random numbers serves better than a key for each; None to have `sample` vmapped.
         box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
             none.
+        without_path: the same statistic for particles that are means of others, as `transport_resampling` makes them,
+            and have no path of their own; None where it is this one.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
             reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
         moves: whether theta is ever redrawn.
@@ -49,6 +51,7 @@ class Statistic(NamedTuple):
     sample_all: Callable[..., Any] | None = None
     box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
     remainder: Callable[..., Float[Array, ""]] | None = None
+    without_path: "Statistic | None" = None
     moves: bool = True
     name: str = "of your own"
     drawn_by: str | None = None
@@ -100,7 +103,8 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
         return jax.vmap(coordinates.to_theta)(z), info
 
-    return statistic._replace(sample=sample, sample_all=sample_all, drawn_by=sampler.name)
+    without_path = None if statistic.without_path is None else with_sampler(statistic.without_path, model, sampler)
+    return statistic._replace(sample=sample, sample_all=sample_all, without_path=without_path, drawn_by=sampler.name)
 
 
 def statistic_of_path(

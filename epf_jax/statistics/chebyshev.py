@@ -11,6 +11,7 @@ an axis, a particle keeps the opening of its path, and while that is all of it, 
 ones are read between the old.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
-from epf_jax.terms import path_terms
+from epf_jax.terms import Terms, path_terms
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
@@ -43,8 +44,8 @@ class NodalStatistic(NamedTuple):
     Attributes:
         values: the log-density at the nodes.
         low, high: the box's ends in z.
-        fall: how far the log-density falls among the nodes about its top; more than `RESOLVED`, where they cannot
-            tell the posterior's shape.
+        fall: how far the log-density fell among the nodes about its top when the box was last due, `RESOLVED` at
+            least; where it is more, they cannot tell the posterior's shape.
         opening: the path's first steps, or None where they are not kept.
     """
 
@@ -72,8 +73,10 @@ def chebyshev(
         box: the lowest and the highest theta, each with the prior's structure; five prior standard deviations to
             either side of the prior's centre by default, in unconstrained coordinates.
         shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
-            posterior standard deviations to either side of the posterior mean, and after the first 25 observations it
-            never grows again. None keeps the box. A box wider than need be spends its nodes where theta cannot be, and
+            posterior standard deviations to either side of the posterior mean, and never grows again. With two or three
+            parameters it is placed anew, and may move and grow, while a particle remembers its whole path: for 25
+            observations, or fewer where states, observations and inputs are so many numbers that their rows would
+            outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where theta cannot be, and
             steep log-densities there spoil the interpolation everywhere. Shrinking boxes are read through a logarithm
             that tames such log-densities (`interpolation.compress`); a fixed box is read by the plain polynomial
             through its nodes.
@@ -82,13 +85,29 @@ def chebyshev(
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
     counts = node_counts("chebyshev", num_nodes, coordinates, DEFAULT_NODES)
-    low_0, high_0 = _box(box, coordinates)
+    first_box = _box(box, coordinates)
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
+    build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
+    if shrink is None or coordinates.dim == 1 or model.shapes.problem is not None:
+        return build(None)
+    return build(opener(terms, coordinates.centre, room=math.prod(counts)))._replace(without_path=build(None))
+
+
+def _nodal(
+    model: StateSpaceModel,
+    terms: Terms,
+    counts: tuple[int, ...],
+    first_box: tuple[Array, Array],
+    shrink: float | None,
+    sampler: Sampler | None,
+    openings: Any,
+) -> Statistic:
+    """The statistic of particles that keep their openings, or with None for `openings`, of such that do not."""
+    coordinates = model.parameters
+    low_0, high_0 = first_box
     reference = coordinates.centre
     squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
-    remembers = shrink is not None and coordinates.dim > 1 and model.shapes.problem is None
-    openings: Any = opener(terms.example) if remembers else None
 
     def log_ratios(group, low, high, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the reference."""
@@ -114,7 +133,7 @@ def chebyshev(
 
     def update(key, S, theta, x_prev, x, y, u):
         values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)
-        opening = None if S.opening is None else openings.extend(S.opening, x_prev, x, y, u)
+        opening = None if S.opening is None else openings.extend(S.opening, x, y, u)
         return S._replace(values=values, opening=opening)
 
     def evaluate(opening, low, high, t):
@@ -138,7 +157,8 @@ def chebyshev(
     statistic = statistic._replace(box=lambda S: (S.low, S.high))
     if shrink is None:
         return statistic
-    return statistic._replace(adapt=following(counts, shrink, coordinates.log_prior, evaluate, (low_0, high_0)))
+    length = 0 if openings is None else openings.length
+    return statistic._replace(adapt=following(counts, shrink, coordinates.log_prior, first_box, evaluate, length))
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:

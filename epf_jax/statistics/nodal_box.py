@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from epf_jax.interpolation import compress, expand, lagrange, points
-from epf_jax.statistics import opening
 
-_FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior, and are read from then on
+_FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior and have to be read
 RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
 _NEIGHBOURS = 6  # how many nodes along an axis these are: three spacings to either side; at most a third of all
 _READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
@@ -20,7 +19,12 @@ _OFF_CENTRE = 0.6  # share of the way to the box's edge where a posterior mean s
 
 
 def following(
-    counts: tuple[int, ...], reach: float, log_prior: Callable, evaluate: Callable, widest: tuple[Array, Array]
+    counts: tuple[int, ...],
+    reach: float,
+    log_prior: Callable,
+    widest: tuple[Array, Array],
+    evaluate: Callable,
+    remembered_steps: int,
 ) -> Callable[..., Any]:
     """`Statistic.adapt`: cut the box to `reach` posterior standard deviations, and find the densities at its nodes.
 
@@ -37,12 +41,15 @@ def following(
         counts: nodes along each axis.
         reach: in posterior standard deviations.
         log_prior: of z.
-        evaluate: `evaluate(opening, low, high, t)`, the density of one path at the nodes of a box.
         widest: the first box, which theta never leaves.
+        evaluate: `evaluate(opening, low, high, t)`, the density of one path of at most t steps at the nodes of a box.
+        remembered_steps: how many steps of its path a particle remembers.
     """
 
     def adapt(S, log_weights, t):
-        remembered = S.opening is not None and t <= opening.LENGTH
+        # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
+        may_remember = S.opening is not None and t <= remembered_steps
+        remembers = S.opening is not None and S.opening.num_steps[0] <= remembered_steps
 
         def with_fall(S):
             return S._replace(fall=jnp.broadcast_to(_fall_of(S.values, log_weights), S.fall.shape))
@@ -59,18 +66,16 @@ def following(
 
             def evaluated():
                 new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
-                values = jax.vmap(lambda path: evaluate(path, *new, t))(S.opening)
-                return jax.tree.map(partial(jnp.where, S.opening.is_whole[0]), (values, new), read())
+                values = jax.checkpoint(jax.vmap(lambda path: evaluate(path, *new, t)))(S.opening)
+                return jax.tree.map(partial(jnp.where, remembers), (values, new), read())
 
-            values, new = read() if S.opening is None else jax.lax.cond(remembered, evaluated, read)
+            values, new = read() if S.opening is None else jax.lax.cond(may_remember, evaluated, read)
             low, high = (jnp.broadcast_to(end, S.low.shape) for end in new)
             return with_fall(S._replace(values=values, low=low, high=high))
 
         def follow(S):
             S = with_fall(S)
-            due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED)
-            if S.opening is not None:
-                due |= remembered & S.opening.is_whole[0]
+            due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers)
             return jax.lax.cond(due, cut, lambda S: S, S)
 
         return jax.lax.cond(_is_due(t), follow, lambda S: S, S)
@@ -133,7 +138,7 @@ def _fall_of(values, log_weights):
 
 
 def _is_due(t):
-    """True at about ten times per decade of t; a function of t alone, so `vmap` keeps it a branch."""
+    """True at about ten times per decade of t; of t alone, so that `vmap` over runs at one t keeps it a branch."""
     rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
     return rung[1] > rung[0]
 

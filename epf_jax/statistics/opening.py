@@ -10,72 +10,106 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import is_like
+from epf_jax.terms import Terms
 
-LENGTH = 25  # steps that are kept
+_MOST_STEPS = 25
 
 
 class Opening(NamedTuple):
-    """The first steps of a path.
+    """The first K steps of a path.
 
     Attributes:
-        rows: x_prev, x, y and u of each step in one row of numbers, so that resampling moves one array, not one of
-            each. Whole numbers become floating-point ones: exact in float32 up to 2^24.
-        num_steps: how many steps there were; more than there are rows when they are no longer all here.
+        x: x_0, and the states after each step.
+        y: the observations, as floating-point numbers; NaN is missing.
+        u: the inputs.
+        num_steps: how many steps there were; more than K when they are no longer all here.
     """
 
-    rows: Float[Array, "LENGTH numbers"]
+    x: Float[Array, "K+1 *x"]
+    y: Float[Array, "K *y"]
+    u: Any
     num_steps: Int[Array, ""]
-
-    @property
-    def is_whole(self) -> Array:
-        """Whether every step of the path is here."""
-        return self.num_steps <= LENGTH
 
 
 class Opener(NamedTuple):
     """How openings are kept and used.
 
     Attributes:
+        length: K, the most steps that are kept.
         begin: `begin(x_0)`, the opening of a path without steps.
-        extend: `extend(opening, x_prev, x, y, u)`, the opening after one more step, kept where there is room.
+        extend: `extend(opening, x, y, u)`, the opening after one more step, which is kept where there is room.
         total: `total(opening, of_start, of_step, most)`, `of_start(x_0)` plus the sum over the steps of
             `of_step(x_prev, x, y, u)`; there are at most so many steps.
     """
 
+    length: int
     begin: Callable[[Array], Opening]
     extend: Callable[..., Opening]
     total: Callable[..., Array]
 
 
-def opener(example: tuple[Any, Any, Any, Any]) -> Opener:
-    """For paths whose steps are like the example's x_prev, x, y and u."""
-    _, x, y, u = example
-    y, u = jnp.asarray(y, float), jax.tree.map(jnp.asarray, u)  # y may be missing: no whole number
-    row, step_of = ravel_pytree((jnp.asarray(x), jnp.asarray(x), y, u))
-    kind = jnp.promote_types(row.dtype, jnp.result_type(float))
+def opener(terms: Terms, z: Float[Array, " P"], room: int) -> Opener | None:
+    """For paths of a model with these terms, at z or elsewhere; None where no step can be kept.
+
+    At most 25 steps are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
+    before its inputs are known, or not at an observation made a floating-point number.
+    """
+    _, x, y, u = terms.example
+    if y is None or not _reads_floats(terms, z):
+        return None
+    u = jax.tree.map(jnp.asarray, u)
+    length = min(_MOST_STEPS, room // sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u))))
+    if length == 0:
+        return None
 
     def begin(x_0):
-        first = ravel_pytree((x_0, x_0, y, u))[0].astype(kind)
-        return Opening(jnp.broadcast_to(first, (LENGTH, first.size)), jnp.zeros((), int))
+        # What a row has no step for must still have a finite density: a gradient would be NaN by what is left out.
+        rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (length, *leaf.shape)), u)
+        x_rows = jnp.broadcast_to(x_0, (length + 1, *jnp.shape(x_0)))
+        return Opening(x_rows, jnp.full((length, *jnp.shape(y)), jnp.nan), rows, jnp.zeros((), int))
 
-    def extend(opening, x_prev, x, y, input_):
-        if not is_like(u, input_):  # of a kind that the model gave no example of: it cannot be kept
-            return opening._replace(num_steps=jnp.full_like(opening.num_steps, LENGTH + 1))
-        row = ravel_pytree((x_prev, x, y, input_))[0].astype(kind)
-        here = jnp.arange(LENGTH)[:, None] == opening.num_steps
-        return Opening(jnp.where(here, row, opening.rows), opening.num_steps + 1)
+    def extend(opening, x, y, given):
+        t = opening.num_steps
+        if not is_like(u, given):  # of a kind that the model gave no example of: it cannot be kept
+            return opening._replace(num_steps=jnp.full_like(t, length + 1))
+        y_rows = opening.y if y is None else _put(opening.y, t, y)
+        u_rows = jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, given)
+        return Opening(_put(opening.x, t + 1, x), y_rows, u_rows, t + 1)
 
     def total(opening, of_start, of_step, most):
+        of_step = jax.checkpoint(of_step)  # a gradient's memory is not to grow with the length
+
         def add(total, numbered):
-            k, row = numbered
-            more = jax.lax.cond(k < most, lambda: of_step(*step_of(row)), lambda: jnp.zeros_like(total))
+            k, step = numbered
+            more = jax.lax.cond(k < most, lambda: of_step(*step), lambda: jnp.zeros_like(total))
             return total + jnp.where(k < opening.num_steps, more, 0.0), None
 
-        x_0 = step_of(opening.rows[0])[0]
-        return jax.lax.scan(add, of_start(x_0), (jnp.arange(LENGTH), opening.rows))[0]
+        steps = (opening.x[:-1], opening.x[1:], opening.y, opening.u)
+        return jax.lax.scan(add, of_start(opening.x[0]), (jnp.arange(length), steps))[0]
 
-    return Opener(begin, extend, total)
+    return Opener(length, begin, extend, total)
+
+
+def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:
+    """The rows with this one in place t and in all after it, which have none of their own yet."""
+    later = jnp.arange(rows.shape[0]) >= t
+    return jnp.where(later.reshape(-1, *[1] * (rows.ndim - 1)), jnp.asarray(row, rows.dtype), rows)
+
+
+def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
+    """Whether the terms can be evaluated at an observation that was made a floating-point number."""
+    x_prev, x, y, u = terms.example
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        return True
+
+    def densities(z, y):
+        return [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]
+
+    try:
+        jax.eval_shape(densities, z, jnp.asarray(y, float))
+    except TypeError:  # an observation of a class of one's own may use it as an index
+        return False
+    return True
