@@ -13,6 +13,7 @@ from epf_jax.chains.mixing import findings as findings_of_chains
 from epf_jax.findings import Diagnosis, Finding
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
+from epf_jax.statistics.chebyshev import NodalStatistic
 
 _LOW_ESS = 0.01  # of the particles, and never less than two of them
 # Of a random walk tuned well a fifth to a half is accepted, of HMC's steps up to .97; .98 is a walk on a Gaussian by
@@ -30,7 +31,7 @@ def diagnose(results: Results) -> Diagnosis:
     check_one_run(results, "diagnose")
     if results.chains is not None:
         return Diagnosis([*findings_of_chains(results.chains)])
-    findings = [*_weights(results), *_moves(results), *_densities(results), *_descent(results)]
+    findings = [*_weights(results), *_moves(results), *_densities(results), *_first_boxes(results), *_descent(results)]
     if results.diagnostics is not None:
         recorded = (results, results.diagnostics)
         return Diagnosis(
@@ -110,6 +111,24 @@ def _densities(results: Results) -> Iterator[Finding]:
             f"it was NaN at {int(bad.sum())} of the places where its sampler looked; theta was never moved there.",
             "epf.chebyshev(model) instead of a Taylor statistic, jax_enable_x64, and a model whose density is a number "
             "for every theta that its prior allows.",
+        )
+
+
+def _first_boxes(results: Results) -> Iterator[Finding]:
+    """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
+    S = results.final.S
+    if not isinstance(S, NodalStatistic) or S.low.shape[-1] == 1:  # with one parameter such readings were seen to do
+        return
+    num = int(np.max(S.num_misread))
+    if num:
+        yield Finding(
+            "first boxes",
+            "theta",
+            f"the prior is wide beside what the first observations say, and {num} times the statistic's box was cut "
+            "by what was read between nodes too far apart for it: the posterior may be far off, on every key alike.",
+            "build the model with StateSpaceModel(..., example_input=inputs[0]) if it reads inputs, so that particles "
+            "can remember their first steps; a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); "
+            "and compare with epf.node_filter(model).",
         )
 
 

@@ -46,6 +46,7 @@ class NodalStatistic(NamedTuple):
         low, high: the box's ends in z.
         fall: how far the log-density fell among the nodes about its top when the box was last due, `RESOLVED` at
             least; where it is more, they cannot tell the posterior's shape.
+        num_misread: how often a box was cut whose nodes were too far apart for what was read between them.
         opening: the path's first steps, or None where they are not kept.
     """
 
@@ -53,6 +54,7 @@ class NodalStatistic(NamedTuple):
     low: Float[Array, " P"]
     high: Float[Array, " P"]
     fall: Float[Array, ""]
+    num_misread: Float[Array, ""]
     opening: Opening | None = None
 
 
@@ -129,7 +131,7 @@ def _nodal(
     def init(x_0=None):
         values = jnp.zeros(counts) if x_0 is None else at_start(low_0, high_0, x_0)
         opening = None if openings is None or x_0 is None else openings.begin(x_0)
-        return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), opening)
+        return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), jnp.zeros(()), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
         values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)

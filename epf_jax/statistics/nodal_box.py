@@ -13,6 +13,7 @@ from epf_jax.interpolation import compress, expand, lagrange, points
 _FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior and have to be read
 RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
 _NEIGHBOURS = 6  # how many nodes along an axis these are: three spacings to either side; at most a third of all
+_COARSE = 3 * RESOLVED  # a fall among them beyond which what is read between them may be far off
 _READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
 _FLATTENED_REACH = 4.0  # that of a new box in standard deviations of a density that was flattened: 6 would cut nothing
 _OFF_CENTRE = 0.6  # share of the way to the box's edge where a posterior mean says that the box should move on
@@ -62,16 +63,16 @@ def following(
 
             def read():
                 new = _box_inside(box, mean, reach * sd, counts)
-                return _read_between(S.values, reading_scale(fall, counts), box, new, counts), new
+                return _read_between(S.values, reading_scale(fall, counts), box, new, counts), new, fall > _COARSE
 
             def evaluated():
                 new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
                 values = jax.checkpoint(jax.vmap(lambda path: evaluate(path, *new, t)))(S.opening)
-                return jax.tree.map(partial(jnp.where, remembers), (values, new), read())
+                return jax.tree.map(partial(jnp.where, remembers), (values, new, False), read())
 
-            values, new = read() if S.opening is None else jax.lax.cond(may_remember, evaluated, read)
+            values, new, misread = read() if S.opening is None else jax.lax.cond(may_remember, evaluated, read)
             low, high = (jnp.broadcast_to(end, S.low.shape) for end in new)
-            return with_fall(S._replace(values=values, low=low, high=high))
+            return with_fall(S._replace(values=values, low=low, high=high, num_misread=S.num_misread + misread))
 
         def follow(S):
             S = with_fall(S)
