@@ -134,6 +134,7 @@ def test_a_program_goes_on_from_a_state(folder):
     assert len(programs(folder)) == 3
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_said_to_be_and_compiled_again(folder):
     expected = epf.run(jax.random.key(0), filter_of(plain), Y).log_evidence
     (path,) = programs(folder)

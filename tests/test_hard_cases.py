@@ -28,7 +28,8 @@ def linear(theta, x, u):
     return dist.Normal(theta["a"] * x, 1.0)
 
 
-@pytest.mark.parametrize("vague", [10.0, pytest.param(100.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("vague", [10.0, 100.0])
 def test_a_vague_prior_whose_box_is_wide_beside_the_posterior_is_learned_from(vague):
     # The nodes of the first box lie 7 apart (or 70), the posterior's standard deviation is .3 at the end.
     model = model_of(

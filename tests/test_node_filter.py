@@ -421,6 +421,7 @@ def test_sigma_points_start_from_a_narrower_precision(x64):
     assert np.isfinite(results.log_evidence).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_with_sigma_points_is_kalmans(x64):
     def build(hyper):
         return epf.models.ar1(noise=hyper["noise"], observation_noise=hyper["sensor"])

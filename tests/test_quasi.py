@@ -65,6 +65,7 @@ def test_the_largest_random_word_is_still_below_one(monkeypatch):
     assert float(jnp.min(u)) > 0.0
 
 
+@pytest.mark.slow
 def test_the_scatter_falls_faster_than_that_of_independent_draws():
     model, theta = epf.models.ar1(), {"phi": 0.7}
     y = jnp.array([0.5])
@@ -86,6 +87,7 @@ def test_hilberts_curve_visits_every_cell_once_and_steps_to_a_neighbour(monkeypa
     assert np.all(np.abs(np.diff(cells[np.argsort(place)], axis=0)).sum(axis=1) == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_evidence_is_kalmans_with_a_fraction_of_the_scatter(adapted):
     model = epf.models.ar1()

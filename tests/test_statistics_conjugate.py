@@ -179,6 +179,7 @@ def judge(results, mean, sd, largest_error):
     assert np.all(np.abs(np.median(sds, axis=0) / sd - 1) < 0.15)
 
 
+@pytest.mark.slow
 def test_the_default_statistic_is_exact_where_noise_has_a_conjugate_prior_and_chebyshev_where_it_does_not_fit():
     level = epf.models.local_level_variances()
     assert "statistic conjugate_blocks" in repr(epf.extended_parameter_filter(level, 10))
