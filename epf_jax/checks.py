@@ -105,6 +105,6 @@ def is_like(example: Any, value: Any) -> bool:
     """Whether a value can be kept where the example was: same structure and shapes, and no finer kind of number."""
     structures: list[Any] = [jax.tree.structure(tree) for tree in (example, value)]
     return structures[0] == structures[1] and all(
-        jnp.shape(old) == jnp.shape(new) and jnp.promote_types(old.dtype, jnp.result_type(new)) == old.dtype
+        old.shape == jnp.shape(new) and jnp.promote_types(old.dtype, jnp.result_type(new)) == old.dtype
         for old, new in zip(jax.tree.leaves(example), jax.tree.leaves(value), strict=True)
     )

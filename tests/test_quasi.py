@@ -88,7 +88,7 @@ def test_hilberts_curve_visits_every_cell_once_and_steps_to_a_neighbour(monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapted", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapted", [False, True])
 def test_the_evidence_is_kalmans_with_a_fraction_of_the_scatter(adapted):
     model = epf.models.ar1()
     theta = {"phi": 0.7}

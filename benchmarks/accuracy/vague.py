@@ -29,11 +29,16 @@ FILTERS = {
 
 def linear_model(unknown: str, width: float) -> epf.StateSpaceModel:
     """The model with some of its parameters unknown, and a prior of that width for its level."""
+
+    def transition(theta, x, u):
+        known = TRUTH | theta
+        return dist.Normal(known["a"] + known["b"] * x, known["s"])
+
     priors = {"a": dist.Normal(0.0, width), "b": dist.Uniform(-1.0, 1.0), "s": dist.LogNormal(0.0, 1.0)}
     return epf.StateSpaceModel(
         prior={name: priors[name] for name in unknown},
         initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=lambda theta, x, u: (lambda p: dist.Normal(p["a"] + p["b"] * x, p["s"]))(TRUTH | theta),
+        transition=transition,
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
 

@@ -64,7 +64,7 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
 
 def _check_input(rows: Any, u: Any) -> None:
     """Refuse an input that the rows cannot hold."""
-    if not is_like(jax.tree.map(lambda row: row[0], rows), u):
+    if not is_like(jax.tree.map(lambda row: jax.ShapeDtypeStruct(row.shape[1:], row.dtype), rows), u):
         held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
         came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
         raise ValueError(

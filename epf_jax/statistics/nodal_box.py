@@ -139,9 +139,9 @@ def _fall_of(values, log_weights):
 
 
 def _is_due(t):
-    """True at about ten times per decade of t; of t alone, so that `vmap` over runs at one t keeps it a branch."""
+    """True at about ten times per decade of t > 0; of t alone, so that `vmap` over runs at one t keeps it a branch."""
     rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
-    return rung[1] > rung[0]
+    return (t > 0) & (rung[1] > rung[0])
 
 
 def to_unit(z, low, high):
