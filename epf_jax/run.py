@@ -64,9 +64,10 @@ def run(
         levels: quantile levels of the summaries; an empty tuple skips their computation.
         history: whether to keep every particle at every step (12 bytes and more per particle-step).
         diagnostics: whether to record what the predictive check, the statistic's health and the particles' descent
-            need, for `results.diagnose()` and the plots: `results.diagnostics`. The numbers of the filter are the same,
-            and a step's cost still does not grow with t, but it grows: the particles are predicted one step ahead, and
-            a Taylor expansion is compared with what it expands. A run that goes on from a state counts descent anew.
+            need, for `results.diagnose()` and the plots: `results.diagnostics`. The numbers of the filter are the same
+            (on a GPU, where a small filter is one kernel otherwise, but for rounding), and a step's cost still does not
+            grow with t, but it grows: the particles are predicted one step ahead, and a Taylor expansion is compared
+            with what it expands. A run that goes on from a state counts descent anew.
         progress: whether to show a progress bar; the series is then scanned in pieces, with the same result.
         remat_every: for gradients through long series: of every so many steps only the first state is kept for the
             way back, and the steps are computed again from it (`jax.checkpoint`). About the square root of T needs the

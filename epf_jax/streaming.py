@@ -1,7 +1,8 @@
 """A filter fed one observation at a time, with a summary of the posterior after each, and a checkpoint of it all.
 
 Step t draws from `fold_in(key_steps, t)`, as in `run`: a stream that was stopped anywhere and goes on from its
-checkpoint gives the numbers of one that never stopped, and those of `run`, bit for bit.
+checkpoint gives the numbers of one that never stopped, and those of `run`, bit for bit (on a GPU, but for the last bit
+of the summaries).
 """
 
 import json

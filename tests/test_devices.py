@@ -39,7 +39,8 @@ def asked(*options):
 
 
 def environment():
-    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache")}
+    ours = {"PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache")}
+    return {**os.environ, **ours, "JAX_PLATFORMS": "cpu"}  # where there is a GPU, too: the devices are simulated ones
 
 
 def test_systematic_resampling_across_devices_is_that_of_one_device(told):

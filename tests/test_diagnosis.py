@@ -25,6 +25,7 @@ def ar1(observation=lambda theta, x, u: dist.Normal(x, 0.5)):
 
 
 MODEL = ar1()
+ROUNDING = 0.0 if jax.default_backend() == "cpu" else 1e-5  # a GPU's small filters are kernels, unless diagnosed
 FILTER = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1), proposal=epf.bootstrap())
 ADAPTED = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1))  # the proposal looks at the data
 X, Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, T)
@@ -49,12 +50,12 @@ def test_recording_diagnostics_changes_no_number_of_the_filter(healthy):
     plain = epf.run(KEY, ADAPTED, Y)
     assert plain.diagnostics is None
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(healthy._replace(diagnostics=None)), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING)
     key_init, key_steps = jax.random.split(KEY)
     state = ADAPTED.init(key_init)
     for t in range(3):
         state, _ = ADAPTED.step(jax.random.fold_in(key_steps, t + 1), state, Y[t])
-    assert float(state.log_evidence) == float(healthy.log_evidence[2])
+    assert float(state.log_evidence) == pytest.approx(float(healthy.log_evidence[2]), rel=ROUNDING, abs=0)
 
 
 @pytest.mark.slow

@@ -139,6 +139,15 @@ def test_filters_that_remember_the_series_are_left_to_xla(build):
         jax.eval_shape(whole, state, rows)
 
 
+def test_what_prints_is_left_to_xla():
+    def telling(x, t):
+        jax.debug.print("t is {}", t)
+        return x + 1, None
+
+    with pytest.raises(NotFusable, match="side effects: Debug"):
+        on_chip(lambda x, t: jax.lax.cond(t > 1, telling, lambda x, t: (x, None), x, t), jnp.zeros(N))
+
+
 def test_a_kernel_that_would_take_minutes_to_compile_is_left_to_xla(monkeypatch):
     monkeypatch.setattr(cells, "MAX_OPERATIONS", 5)
     with pytest.raises(NotFusable, match="more than 5 operations"):

@@ -49,6 +49,8 @@ def scan_on_chip(
         raise NotFusable(f"{num_particles} particles, more than the {MAX_PARTICLES} of one block")
     row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
     closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, row)
+    if closed.effects:  # a kernel computes what leads to a result, and would leave out what is printed on the way
+        raise NotFusable(f"a step with side effects: {', '.join(map(str, closed.effects))}")
     jaxpr, consts = closed.jaxpr, closed.consts
     leaves, row_leaves = jax.tree.leaves(state), jax.tree.leaves(rows)
     flags = [
