@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.tables import columns_of, complete, count_of, listed, numbers_of, plain
+from epf_jax.tables import columns_of, complete, count_of, is_missing, listed, numbers_of, plain
 from epf_jax.times import RowName, time_steps
 
 STEP = "dt"  # the input that a time column becomes
@@ -100,7 +100,7 @@ def from_table(
         time: the column of time stamps, which must increase: numbers, dates, or ISO 8601 text. It becomes the input
             "dt", the time since the observation before.
         unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
-        start: the time of the initial state, before the first stamp; by default the first "dt" is the others' median.
+        start: the time of the initial state, before the first stamp; by default the first "dt" is the second's.
         inputs: further columns that the model reads as `u[name]`; none of their values may be missing.
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
@@ -154,7 +154,8 @@ def panel(
 
     Args:
         tables: a dict (or a list) of tables, arrays or `Series`; with `by`, one long table.
-        columns: as in `from_table`, and so are time, unit, start and inputs.
+        columns: as in `from_table`, and so are time, unit, start and inputs. Columns of the same names are those of
+            the first table, in whichever order; columns of other names are taken by their position.
         by: the column that says which series a row belongs to.
         time: the column of time stamps.
         unit: of the time steps.
@@ -174,6 +175,7 @@ def panel(
         except (TypeError, ValueError) as error:
             raise type(error)(f"series {name!r}: {error}") from error
     first = next(iter(found.values()))
+    found = {name: _in_order_of(first.columns, series) for name, series in found.items()}
     for name, series in found.items():
         kind, expected = ((s.y.shape[1:], sorted(s.inputs or ())) for s in (series, first))
         if kind != expected:
@@ -195,7 +197,7 @@ def _parts(tables: Any, by: str | None) -> dict[str, Any]:
         table = columns_of(tables)
         if by not in table:
             raise ValueError(f"by: the table has no column {by!r}; it has {listed(table)}.")
-        groups = [str(value) for value in plain(table[by])]
+        groups = [_group(value, by, i) for i, value in enumerate(plain(table[by]))]
         rest = {name: plain(column) for name, column in table.items() if name != by}
         which = {group: np.array([g == group for g in groups]) for group in dict.fromkeys(groups)}
         return {group: {name: column[rows] for name, column in rest.items()} for group, rows in which.items()}
@@ -206,6 +208,19 @@ def _parts(tables: Any, by: str | None) -> dict[str, Any]:
     raise TypeError(
         f"tables: expected a dict or a list of tables, or one long table and by='column', got {type(tables).__name__}."
     )
+
+
+def _group(value: Any, by: str, row: int) -> str:
+    if is_missing(value):
+        raise ValueError(f"by: column {by!r} is missing in row {row}, which then belongs to no series. Fill it in.")
+    return str(value)
+
+
+def _in_order_of(columns: tuple[str, ...], series: Series) -> Series:
+    """The series with its columns in this order, where they are the same ones; others are taken by their position."""
+    if series.columns == columns or sorted(series.columns) != sorted(columns):
+        return series
+    return series._replace(y=series.y[:, [series.columns.index(name) for name in columns]], columns=columns)
 
 
 def _padded(values: np.ndarray, length: int, filler: Any) -> np.ndarray:

@@ -32,7 +32,7 @@ from epf_jax.naming import scalars
 from epf_jax.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
-from epf_jax.series import check_series
+from epf_jax.series import check_series, with_own_inputs
 
 _MEMORY = 0.95  # of the default filter's gradient, as Nemeth et al. (2016) recommend
 _MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up
@@ -127,6 +127,7 @@ def fit(
         model = _returned("model_of", check_is_model, model_of(to_hyper(z)))
         return _returned("filter_of", check_filter, filter_of(model))
 
+    y, inputs = with_own_inputs(y, inputs)
     y = check_series(y, build(z), ndim_batch=0)
 
     def loss(z, keys):

@@ -1,9 +1,11 @@
-"""Names for the leaves of a pytree, and for each number in them."""
+"""Names for the leaves of a pytree, for each number in them, and for quantiles."""
 
 from typing import Any
 
 import jax
 import numpy as np
+
+LEVELS = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # the quantiles in a table or a line, by their names
 
 
 def named_leaves(tree: Any, otherwise: str) -> list[tuple[str, Any]]:

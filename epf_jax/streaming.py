@@ -17,13 +17,16 @@ import numpy as np
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
 from epf_jax.filters import Filter, FilterState
 from epf_jax.lines import LineError, Observation
-from epf_jax.naming import scalars
+from epf_jax.naming import LEVELS, scalars
 from epf_jax.results import record, summaries, theta_and_x
-from epf_jax.series import check_series
-from epf_jax.sweep import LEVELS
+from epf_jax.series import check_values
 
 Line = dict[str, Any]
 _KIND = "stream"
+
+
+class FullError(LineError):
+    """A filter that has no room for one more observation: no later line can be counted either."""
 
 
 class Stream:
@@ -53,9 +56,13 @@ class Stream:
 
     def take(self, observation: Observation) -> Line:
         """Count one more observation, and summarise the posterior; not yet in the checkpoint."""
-        y = observation.y
-        if y.ndim and np.isnan(y).any():
-            _check_missing(y, self._filter)
+        y, room = observation.y, self._filter.max_steps
+        if room is not None and self.t >= room:
+            raise FullError(f"the filter has room for {room} observations, and has counted as many (max_steps)")
+        try:
+            check_values(y[None], self._filter)
+        except ValueError as error:
+            raise LineError(str(error).removeprefix("y: ").rstrip(".")) from error
         u = None if observation.u is None else {k: jnp.asarray(value, float) for k, value in observation.u.items()}
         before = self._state
         self._state, info = self._filter.step(_fold_in(self._key_steps, self.t + 1), self._state, y, u)
@@ -87,14 +94,6 @@ class Stream:
         self.sequence, self.line = notes["sequence"], notes["line"]
         self.notes = {name: notes[name] for name in notes if name not in ("kind", "seed", "sequence", "line")}
         return state
-
-
-def _check_missing(y: np.ndarray, filter_: Filter) -> None:
-    """Refuse an observation of which some components are missing, where its distribution knows no such thing."""
-    try:
-        check_series(y[None], filter_, ndim_batch=0)
-    except ValueError as error:
-        raise LineError(str(error).removeprefix("y: ").rstrip(".")) from error
 
 
 def as_json(line: Line) -> str:

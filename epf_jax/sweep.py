@@ -32,13 +32,11 @@ from epf_jax.filters import Filter
 from epf_jax.fingerprints import fingerprint
 from epf_jax.machine import machine
 from epf_jax.model import StateSpaceModel, as_theta, check_is_model, simulate
-from epf_jax.naming import scalars
+from epf_jax.naming import LEVELS, scalars
 from epf_jax.parameters import Theta
 from epf_jax.parts import Parts, Row, check_folder, write_table
 from epf_jax.replicate import replicate
 from epf_jax.run import run
-
-LEVELS = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 def sweep(

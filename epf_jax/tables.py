@@ -1,6 +1,7 @@
 """Tables of any make as columns by name, and columns as numbers: or the row and the value that is none."""
 
 import csv
+import math
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -52,11 +53,13 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
-            rows, lines = [], []
+            rows, lines, blank = [], [], []
             for row in reader:
-                if row:  # a blank line
+                if row:
                     rows.append(row)
                     lines.append(reader.line_num)
+                else:
+                    blank.append(reader.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: it cannot be read as CSV ({getattr(error, 'strerror', None) or error}).") from error
     if len(rows) < 2:
@@ -71,6 +74,12 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
+    inner = [line for line in blank if lines[0] < line < lines[-1]]
+    if inner and len(names) == 1:
+        raise ValueError(
+            f"{path}: line {inner[0]} is blank ({len(inner)} such), and in a table of one column that may be a missing "
+            "value, or nothing. Write nan for the one, and take out the other."
+        )
     return {name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, lambda i: f"line {lines[i + 1]}"
 
 
@@ -95,10 +104,16 @@ def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:
     found = np.empty(len(array))
     for i, value in enumerate(array):
         try:
-            found[i] = as_number(None if type(value).__name__ in ("NAType", "NaTType") else value)
+            found[i] = math.nan if is_missing(value) else as_number(value)
         except ValueError as error:
-            raise ValueError(f"column {name!r}, {row(i)}: {error}. Write a number, or leave the cell empty.") from error
+            told = f"column {name!r}, {row(i)}: {error}. Write a number, or nan where it is missing."
+            raise ValueError(told) from error
     return found
+
+
+def is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has in their place."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def complete(values: np.ndarray, name: str, row: RowName) -> np.ndarray:

@@ -23,7 +23,7 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
         name: of their column.
         row: `row(i)`, how a row is called in messages.
         unit: of the differences of dates, one of `UNITS`; None for numbers, whose differences stay as they are.
-        start: the stamp of the initial state x_0; by default the first step is as long as the median of the others.
+        start: the stamp of the initial state x_0; by default the first step is as long as the second.
     """
     values, dated = _values(list(stamps), name, row)
     if dated != (unit is not None):
@@ -52,7 +52,7 @@ def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: A
     if start is None:
         if not len(steps):
             raise ValueError(f"start: one stamp in column {name!r} makes no step; give the time of x_0 as start.")
-        return float(np.median(steps))
+        return float(steps[0])
     (at,), _ = _values([start], "start", lambda i: "the time of x_0")
     first, kind = _value(first)
     if kind != _value(start)[1]:

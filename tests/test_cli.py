@@ -29,6 +29,16 @@ import epf_jax as epf
 model = epf.models.ar1()
 sin = epf.models.sinusoid()
 filter_ = epf.storvik_filter(model, 32)
+short = filter_._replace(max_steps=3)
+counts = epf.bootstrap_filter(
+    epf.StateSpaceModel(
+        prior={"rate": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, 0.1),
+        observation=lambda theta, x, u: dist.Poisson(jnp.exp(theta["rate"] + x)),
+    ),
+    32,
+)
 number = 3
 
 def build():
@@ -87,7 +97,7 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
     for target, message in (
         ("model.py", r"MODEL: expected path/to/model.py:name, got 'model.py'"),
         ("none.py:model", r"MODEL: there is no file .*none.py"),
-        (f"{folder}/model.py:nothing", r"has no 'nothing'; its models and filters are model, sin, filter_, pair"),
+        (f"{folder}/model.py:nothing", r"has no 'nothing'; its models and filters are model, sin, filter_, short, counts, pair"),
         (f"{folder}/model.py:number", r"number in .* is int: 3, and not an epf.StateSpaceModel"),
         (f"{folder}/model.py:build", r"Call it in the file: model = build\(\)"),
         (f"{folder}/data.csv:model", r"is not a Python file"),
@@ -437,6 +447,26 @@ def test_a_bad_line_stops_the_stream_after_what_came_before_it(folder, told):
             "stream", f"{folder}/model.py:filter_", given="a,b\n1,2\n", code=1)  # fmt: skip
     refused(r"line 1: the header has no column 'z'; it has a, b", "stream", f"{folder}/model.py:filter_",
             "--columns", "z", "--on-error", "skip", given="a,b\n1,2\n", code=1)  # fmt: skip
+
+
+def test_a_filter_without_room_stops_whatever_is_said_of_bad_lines(folder, tmp_path, told):
+    given = "".join(f"{value!r}\n" for value in Y.tolist()[:5])
+    result = refused(r"line 4: the filter has room for 3 observations, .*Stopped, with 3 observations counted",
+                     "stream", f"{folder}/model.py:short", "--on-error", "skip", given=given, code=1)  # fmt: skip
+    assert lines_of(result) == told[:3]
+    refused(r"20 observations after 0 earlier ones are more than the 3", "fit", f"{folder}/model.py:short",
+            folder / "data.csv", "--output", tmp_path / "made")  # fmt: skip
+
+
+def test_what_the_model_refuses_is_not_counted_and_passed_over_when_all_is_given_again(folder, tmp_path):
+    options = ("--checkpoint", tmp_path / "s.epf", "--on-error", "skip")
+    first = stream(folder, "1\n1.5\n2\n3\n", *options, name="counts")
+    assert "line 2: the model observes whole numbers, and 1.5" in first.stderr
+    assert [line["t"] for line in lines_of(first)] == [0, 1, 2, 3]
+    again = stream(folder, "1\n1.5\n2\n3\n0.5\n4\n", *options, "--replay", name="counts")
+    assert [line["t"] for line in lines_of(again)] == [3, 4]
+    third = stream(folder, "1\n1.5\n2\n3\n0.5\n4\n5\n", *options, "--replay", name="counts")
+    assert [line["t"] for line in lines_of(third)] == [4, 5]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(folder):

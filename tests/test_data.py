@@ -51,10 +51,25 @@ def test_every_make_of_table_gives_the_same_series_with_missing_values_and_names
     series = epf.from_table(make({"day": DAYS, "high": HIGH, "low": LOW, "n": [1, 2, 3, 4]}), ["high", "low"],
                             time="day", unit="days", inputs=["n"])  # fmt: skip
     np.testing.assert_array_equal(series.y, [[1.0, 0.5], [2.0, np.nan], [np.nan, 2.5], [4.0, 3.5]])
-    np.testing.assert_array_equal(series.inputs["dt"], [1.0, 1.0, 3.0, 1.0])  # the first is the median of the rest
+    np.testing.assert_array_equal(series.inputs["dt"], [1.0, 1.0, 3.0, 1.0])  # the first as the second
     np.testing.assert_array_equal(series.inputs["n"], [1, 2, 3, 4])
     assert series.columns == ("high", "low")
     assert len(series.times) == 4
+
+
+def test_rows_at_the_end_change_nothing_of_those_before():
+    stamps = [0.0, 1.0, 3.0, 3.5, 7.0]
+    steps = [epf.from_table({"t": stamps[:n], "y": [1.0] * n}, time="t").inputs["dt"] for n in (2, 4, 5)]
+    for fewer in steps:
+        np.testing.assert_array_equal(fewer, steps[-1][: len(fewer)])
+
+
+def test_columns_of_a_panel_are_told_apart_by_name():
+    tables = {"A": {"high": [3.0], "low": [1.0]}, "B": {"low": [2.0, 2.5], "high": [4.0, 4.5]}}
+    panel = epf.panel(tables)
+    assert panel.columns == ("high", "low")
+    np.testing.assert_array_equal(panel.y[1], [[4.0, 2.0], [4.5, 2.5]])
+    np.testing.assert_array_equal(epf.panel([np.ones((2, 2)), {"a": [2.0], "b": [3.0]}]).y[1, 0], [2.0, 3.0])
 
 
 def test_one_name_is_a_scalar_series_and_a_list_of_one_a_vector_series():
@@ -144,7 +159,7 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
     np.testing.assert_allclose(steps([0.0, 0.5, 2.0], start=-1.0), [1.0, 0.5, 1.5])
     texts = ["2024-01-01T00:00:00", "2024-01-01T06:00:00", "2024-01-03"]
     np.testing.assert_allclose(steps(texts, unit="days", start="2023-12-31"), [1.0, 0.25, 1.75])
-    np.testing.assert_allclose(steps(texts, unit="hours"), [24.0, 6.0, 42.0])
+    np.testing.assert_allclose(steps(texts, unit="hours"), [6.0, 6.0, 42.0])
     zoned = ["2024-03-31T00:30:00+01:00", "2024-03-31T03:30:00+02:00"]  # the clocks went forward between them
     np.testing.assert_allclose(steps(zoned, unit="hours"), [2.0, 2.0])
     close = pd.to_datetime(["2024-01-01T00:00:00.000000001", "2024-01-01T00:00:00.000000003"])
@@ -255,7 +270,7 @@ def test_a_long_table_is_a_panel_by_a_column():
     table = pd.DataFrame({"who": list("aabab"), "t": [1, 2, 1, 4, 3], "y": [1.0, 2.0, 5.0, 3.0, 6.0], "u": range(5)})
     panel = epf.panel(table, "y", by="who", time="t", inputs="u")
     np.testing.assert_array_equal(panel.y, [[1.0, 2.0, 3.0], [5.0, 6.0, np.nan]])
-    np.testing.assert_array_equal(panel.inputs["dt"], [[1.5, 1.0, 2.0], [2.0, 2.0, 2.0]])
+    np.testing.assert_array_equal(panel.inputs["dt"], [[1.0, 1.0, 2.0], [2.0, 2.0, 2.0]])
     np.testing.assert_array_equal(panel.inputs["u"], [[0, 1, 3], [2, 4, 4]])  # padded with the last row
     np.testing.assert_array_equal(panel.lengths, [3, 2])
 
@@ -268,6 +283,8 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^tables: expected at least one series", lambda: epf.panel([])),
         (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
         (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
+        (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", None]}, by="who")),
+        (ValueError, r"^by: column 'who' is missing in row 0", lambda: epf.panel(pd.DataFrame({"y": [1.0], "who": pd.array([pd.NA])}), by="who")),
         (ValueError, r"^table: its columns have unequal lengths", lambda: epf.from_table({"a": [1], "b": [1, 2]})),
         (ValueError, r"^table: a column's name stands twice", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),
         (TypeError, r"^table: expected a DataFrame, a dict of columns", lambda: epf.from_table(np.ones((2, 2, 2)))),
@@ -295,6 +312,7 @@ def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
         ("a\n", "got 1 line"),
         ("", "got 0 lines"),
         ('a\n"1\n', "cannot be read as CSV"),
+        ("a\n1\n\n2\n\n", r"line 3 is blank \(1 such\), and in a table of one column"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -115,6 +115,11 @@ WRONG = [
     (ValueError, r"^num_steps: expected a positive whole number", {"num_steps": 0}),
     (ValueError, r"^patience: expected a positive whole number", {"patience": 2.5}),
     (ValueError, r"^batch: expected a positive whole number", {"batch": -1}),
+    (
+        ValueError,
+        r"^y: expected shape .* got shape \(2, 2\)",
+        {"y": epf.from_table({"a": [1.0, 2.0], "b": [3.0, 4.0]})},
+    ),
 ]
 
 

@@ -20,6 +20,7 @@ from epf_jax.commands.shared import (
     Output,
     Particles,
     Seed,
+    Start,
     Target,
     Time,
     Unit,
@@ -53,6 +54,7 @@ def compare_command(
     columns: Columns = None,
     time: Time = None,
     unit: Unit = None,
+    start: Start = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     output: Output = pathlib.Path("results"),
@@ -67,7 +69,7 @@ def compare_command(
     """
     keep_compiled_programs()
     with refusals():
-        series = series_from(data, names_in(columns), time, unit, names_in(inputs))
+        series = series_from(data, names_in(columns), time, unit, start, names_in(inputs))
         names = DEFAULT if methods is None else names_in(methods)
         # N at every node, by the dozen or the thousand, is for those who name the method.
         sizes = {name: None if methods is None and METHODS[name].at_each_node else particles for name in names}
@@ -123,9 +125,9 @@ def _run_all(
     with progress_bar() as bar:
         for name, filter_ in filters.items():
             task = bar.add_task(name, total=len(series.y))
-            start = clock.perf_counter()
+            began = clock.perf_counter()
             found[name] = filter_series(filter_, series, seed, kept[name], partial(bar.advance, task))
-            seconds[name] = clock.perf_counter() - start
+            seconds[name] = clock.perf_counter() - began
     return found, seconds
 
 

@@ -20,6 +20,7 @@ from epf_jax.commands.shared import (
     Output,
     Particles,
     Seed,
+    Start,
     Target,
     Time,
     Unit,
@@ -35,10 +36,9 @@ from epf_jax.commands.shared import (
 from epf_jax.commands.targets import build
 from epf_jax.data import Series
 from epf_jax.filters import Filter
-from epf_jax.naming import scalars
+from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
-from epf_jax.sweep import LEVELS
 
 
 @app.command("fit")
@@ -50,6 +50,7 @@ def fit_command(
     columns: Columns = None,
     time: Time = None,
     unit: Unit = None,
+    start: Start = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     output: Output = pathlib.Path("results"),
@@ -67,15 +68,15 @@ def fit_command(
     """
     keep_compiled_programs()
     with refusals():
-        series = series_from(data, names_in(columns), time, unit, names_in(inputs))
+        series = series_from(data, names_in(columns), time, unit, start, names_in(inputs))
         kept = None if checkpoint is None else check_path(checkpoint)
         filter_ = build(model, method, particles, example_row(series), room_for(len(series.y), kept))
         outputs.prepare(output / "fit.html")
-        start = clock.perf_counter()
+        began = clock.perf_counter()
         with progress_bar() as bar:
             task = bar.add_task("filtering", total=len(series.y))
             results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
-        seconds = clock.perf_counter() - start
+        seconds = clock.perf_counter() - began
         warned = look.findings(results)
         tables = [posterior(results), run_facts(results)]
         for table in tables:

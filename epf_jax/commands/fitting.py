@@ -17,7 +17,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
-from epf_jax.series import check_series, y_shape
+from epf_jax.series import check_room, check_series, y_shape
 from epf_jax.tables import read_csv
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
@@ -27,12 +27,17 @@ _NONE: Any = None
 
 
 def series_from(
-    path: pathlib.Path, columns: tuple[str, ...], time: str | None, unit: str | None, inputs: tuple[str, ...]
+    path: pathlib.Path,
+    columns: tuple[str, ...],
+    time: str | None,
+    unit: str | None,
+    start: str | None,
+    inputs: tuple[str, ...],
 ) -> Series:
     """The columns of a CSV file that the options name."""
     table, row = read_csv(path)
     try:
-        return series_of(table, columns or None, time, unit, None, inputs, row)
+        return series_of(table, columns or None, time, unit, start, inputs, row)
     except ValueError as error:
         told = str(error).replace("unit='days'", "--unit days")
         if "is not a number" in told and not columns:
@@ -74,6 +79,7 @@ def _filter_series(
 ) -> Results:
     flat = series.y.reshape(len(series.y), -1)
     y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
+    check_room(filter_, len(y))
     inputs = input_rows(series.inputs, len(y))
     check_rows(filter_.model, inputs)
     key_init, key_steps = jax.random.split(jax.random.key(seed))

@@ -44,6 +44,9 @@ Time = Annotated[str | None, typer.Option(help='Column of time stamps; the model
 Unit = Annotated[
     str | None, typer.Option(help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks.")
 ]
+Start = Annotated[
+    str | None, typer.Option(help="Time of the initial state; by default the first step is as long as the second.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**31 - 1)]
 Output = Annotated[pathlib.Path, typer.Option(help="Folder of the report, the plots and the numbers.")]
 

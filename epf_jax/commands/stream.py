@@ -29,7 +29,7 @@ from epf_jax.commands.targets import build
 from epf_jax.files import held
 from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.series import y_shape
-from epf_jax.streaming import Line, Stream, as_json
+from epf_jax.streaming import FullError, Line, Stream, as_json
 
 
 class OnError(enum.StrEnum):
@@ -97,15 +97,16 @@ def stream_command(
         if checkpoint is not None:
             note(f"{checkpoint} holds {stream.t} observations." if stream.resumed else f"{checkpoint} is new.")
             _write([{**stream.line, "resumed": stream.resumed}])
-        _Loop(stream, reader, checkpoint_every, on_error, stream.t if replay else 0).run()
+        _Loop(stream, reader, checkpoint_every, on_error, replay).run()
 
 
 class _Loop:
     """The lines in turn: read, counted, kept, and only then answered."""
 
-    def __init__(self, stream: Stream, reader: LineReader, every: int, on_error: OnError, num_replayed: int):
+    def __init__(self, stream: Stream, reader: LineReader, every: int, on_error: OnError, replay: bool):
         self._stream, self._reader, self._every, self._on_error = stream, reader, every, on_error
-        self._to_pass_over = num_replayed
+        self._num_read = stream.notes.get("read", stream.t)  # those counted, and those before them that were refused
+        self._to_pass_over = self._num_read if replay else 0
         self._waiting: list[Line] = []
 
     def run(self) -> None:
@@ -115,7 +116,7 @@ class _Loop:
                 if observation is not None:
                     self._count(observation)
             except LineError as error:
-                if self._on_error is OnError.stop or isinstance(error, HeaderError):
+                if self._on_error is OnError.stop or isinstance(error, HeaderError | FullError):
                     self._answer()
                     fail(f"line {number}: {error}. Stopped, with {self._stream.t} observations counted.", 1)
                 note(f"line {number}: {error}. Skipped.")
@@ -130,7 +131,9 @@ class _Loop:
             self._answer()
             _write([{"t": self._stream.t, "sequence": number, "repeated": True}])
             return
+        self._num_read += 1
         self._waiting.append(self._stream.take(observation))
+        self._stream.notes["read"] = self._num_read  # no further: a line that stops the stream may be mended
         if len(self._waiting) >= self._every:
             self._answer()
 
