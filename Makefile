@@ -29,8 +29,9 @@ full: $(READY)  ## the paper on twenty data sets per model; its claims and table
 	cp results/full/claims.json benchmarks/results/reproduce_full.json
 	$(BIN)/python -m benchmarks.readme
 
-accuracy: $(READY)  ## the accuracy tables of benchmarks/results, 20 data sets each
+accuracy: $(READY)  ## the accuracy tables of single filters in benchmarks/results, 20 data sets each
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.readme
 
 bench: $(VENV)/.peers  ## the speed suite, quickly: tables, curves, and whether the ratios are still those stored
 	$(BIN)/python -m benchmarks.speed

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.kernels import by_platform
+from epf_jax.platforms import by_platform
 from epf_jax.precision import full_precision
 from epf_jax.resampling import running_sum, whole_weights
 from epf_jax.weights import as_rows, counted, normalised, root

@@ -97,7 +97,10 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
     for target, message in (
         ("model.py", r"MODEL: expected path/to/model.py:name, got 'model.py'"),
         ("none.py:model", r"MODEL: there is no file .*none.py"),
-        (f"{folder}/model.py:nothing", r"has no 'nothing'; its models and filters are model, sin, filter_, short, counts, pair"),
+        (
+            f"{folder}/model.py:nothing",
+            r"has no 'nothing'; its models and filters are model, sin, filter_, short, counts, pair",
+        ),
         (f"{folder}/model.py:number", r"number in .* is int: 3, and not an epf.StateSpaceModel"),
         (f"{folder}/model.py:build", r"Call it in the file: model = build\(\)"),
         (f"{folder}/data.csv:model", r"is not a Python file"),

@@ -1,4 +1,8 @@
-"""Every accuracy table in turn, but that of `fit`, which is best run by many processes: see there."""
+"""The accuracy tables of single filters, in turn: SIN, AR(1), evidence, STAR, vague priors.
+
+The others take long, and are run by themselves: league, agreement, calibration and fit by many processes, duel and
+samplers on a machine that does nothing else, gradients, and reference with a folder of exact posteriors.
+"""
 
 from benchmarks.accuracy import ar1, evidence, sinusoid, star, vague
 

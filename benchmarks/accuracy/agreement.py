@@ -106,6 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     apart = distances(rows)
     show("volatility, from each other", apart)
+    if given.series != NUM_SERIES:
+        print(f"stored nothing: the table is of {NUM_SERIES} series")
+        return
     settings = {"series": given.series, "data_seed": DATA_SEED, "method_seed": METHOD_SEED, "nodes": NODES}
     print("stored in", save("accuracy_agreement", settings, [*rows, *apart]))
 

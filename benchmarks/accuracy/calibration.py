@@ -166,6 +166,9 @@ def main(arguments: list[str] | None = None) -> None:
     found |= {row["method"]: row for row in asked}
     rows = [found[label] for label in METHODS if label in found]
     show(f"ranks of the true parameter in {NUM_BINS} bins; the band is {band(given.replicates)}", rows)
+    if given.replicates != NUM_REPLICATES:
+        print(f"stored nothing: the table is of {NUM_REPLICATES} replicates")
+        return
     draw(rows, given.replicates)
     settings = {
         "replicates": given.replicates, "steps": NUM_STEPS, "draws": NUM_DRAWS, "band": band(given.replicates),

@@ -308,6 +308,9 @@ def main(arguments: list[str] | None = None) -> None:
         rows += neural_rows(by_job["neural_fit"])
         show(f"NEURAL: {given.series} data sets, T = {NEURAL['steps']}", rows[-2:])
     print(f"{seconds:.0f} s with {given.workers} processes")
+    if given.series != NUM_SERIES:
+        print(f"stored nothing: the tables are of {NUM_SERIES} series")
+        return
     run = {"series": given.series, "workers": given.workers, "seconds": seconds}
     sin = {"stages": SIN_STAGES, "theta": SIN_THETA, "prior": SIN_PRIOR, "truth": SIN_TRUTH, "start": SIN_START}
     neural = {"theta": NEURAL_THETA, "noise": NEURAL_NOISE, "sensor": NEURAL_SENSOR, "judges": NEURAL_JUDGES}

@@ -15,7 +15,7 @@ import epf_jax as epf
 from benchmarks.report import save, show
 from epf_jax import exact
 
-NUM_STEPS, NUM_PARTICLES, NUM_RUNS = 20, 100, 4000
+NUM_STEPS, NUM_PARTICLES, NUM_RUNS, NUM_TRANSPORT_RUNS = 20, 100, 4000, 400
 KNOWN = {"phi": 0.8, "q": 1.0, "r": 0.7}
 UNKNOWN = {"mean": 0.3, "sd": 0.5, "q": 1.0, "r": 0.7}
 GRID = jnp.linspace(-4.0, 4.0, 801)
@@ -113,7 +113,7 @@ def main():
         for label, (hyper, build, resamplers) in FILTERS.items():
             wanted = jax.grad(exact_log_evidence)(hyper, y)
             for name, resample in resamplers.items():
-                runs = NUM_RUNS // 10 if name == "transport" else NUM_RUNS
+                runs = NUM_TRANSPORT_RUNS if name == "transport" else NUM_RUNS
                 for parameter, (mean, error, plain, sd) in estimates(build, hyper, resample, y, runs).items():
                     rows.append({
                         "filter": label, "gradient": name, "of": parameter, "exact": float(wanted[parameter]),
@@ -122,7 +122,8 @@ def main():
                         "mean of grad log Z": plain, "sd of one": sd,
                     })  # fmt: skip
                 show(f"{label}, {name}", rows[-len(wanted) :])
-    settings = {"steps": NUM_STEPS, "particles": NUM_PARTICLES, "runs": NUM_RUNS, "known": KNOWN, "unknown": UNKNOWN}
+    runs = {"runs": NUM_RUNS, "runs of transport": NUM_TRANSPORT_RUNS}
+    settings = {"steps": NUM_STEPS, "particles": NUM_PARTICLES, **runs, "known": KNOWN, "unknown": UNKNOWN}
     print("stored in", save("accuracy_gradients", settings, rows))
 
 

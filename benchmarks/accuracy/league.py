@@ -232,6 +232,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
 
 def planned(given: argparse.Namespace, rows: list[dict[str, Any]], failed: list[dict[str, Any]]) -> tuple[list, list]:
     """What is to run, and the rows of what is not: those that are known, and for the others why there is nothing."""
+    rows, failed = ([row for row in known if row["series"] == given.series] for known in (rows, failed))
     done = {identity(row) for row in rows}
     tasks = [
         Task(name, label, budget, given.series)
@@ -288,6 +289,9 @@ def main(arguments: list[str] | None = None) -> None:
     rows.sort(key=lambda r: (models.index(r["model"]), methods.index(r["method"]), BUDGETS.index(r["budget"])))
     for name in given.models:
         show(name, [{k: v for k, v in r.items() if k != "parameters"} for r in rows if r["model"] == name])
+    if given.series != NUM_SERIES:
+        print(f"stored nothing: the league is of {NUM_SERIES} series")
+        return
     draw(rows)
     settings = {"series": given.series, "data_seed": DATA_SEED, "method_seed": METHOD_SEED, "levels": LEVELS}
     print("stored in", save("league", settings, rows))

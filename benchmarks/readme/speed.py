@@ -66,7 +66,8 @@ def gradient() -> str:
     size = stored["settings"]
     lines = [
         f"Gradients of log Z against Kalman's (linear AR(1), T = {size['steps']}, N = {size['particles']}; "
-        f"{size['runs']} runs; q and r are the noise scales; in brackets the distance in standard errors):",
+        f"{size['runs']} runs, of transport {size['runs of transport']}; q and r are the noise scales; in brackets the "
+        "distance in standard errors):",
         "",
         "| filter | gradient | of | exact | E[grad Z] / E[Z] | mean of grad log Z | sd of one |",
         "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Which way a computation goes on the machine at hand: by XLA, or on a GPU by a kernel.
+"""Which way a filter's steps go on the machine at hand: by XLA, or on a GPU all of them in one kernel.
 
 Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
 """
@@ -10,37 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jaxtyping import Array
 
 from epf_jax.kernels.cells import NotFusable
 
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
-
-
-def by_platform(
-    *given: Array,
-    default: Callable,
-    cpu: Callable | None = None,
-    gpu: Callable | str | None = None,
-) -> Array:
-    """`function(*given)` in the way of the platform that the program is for.
-
-    Args:
-        given: what it is given.
-        default: the way of most platforms, and of a filter that is one kernel.
-        cpu: the way of a CPU, where it is another.
-        gpu: the way of a GPU, where it is another; a kernel by its name in `kernels.vectors`.
-    """
-    backend = jax.default_backend()
-    if backend != "gpu":
-        return (cpu or default)(*given) if backend == "cpu" else default(*given)
-    if isinstance(gpu, str):
-        from epf_jax.kernels import vectors
-
-        cuda = getattr(vectors, gpu)
-    else:
-        cuda = gpu or default
-    return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
