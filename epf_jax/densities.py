@@ -92,8 +92,8 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
 
     One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
-    for the rest (StudentT, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with respect to
-    the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
+    for the rest (StudentT, LogNormal, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with
+    respect to the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
     many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
     if many is not None:
@@ -103,11 +103,17 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
             pass
         else:
-            if drawn == many.batch_shape + many.event_shape == (num, *shape):
+            if drawn == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many, num):
                 return _draw(fit, guarded(many))
     key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
+
+
+def _is_promoted_whole(d: dist.Distribution, num: int) -> bool:
+    """Whether what it is made of has a row for each particle, too: a LogNormal's Normal would draw once for all."""
+    inner = [part for part in vars(d).values() if isinstance(part, dist.Distribution)]
+    return all(part.batch_shape[:1] == (num,) and _is_promoted_whole(part, num) for part in inner)
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from epf_jax.chains.mixing import findings as findings_of_chains
+from epf_jax.filters.practical import Window
 from epf_jax.findings import Diagnosis, Finding
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
@@ -117,6 +118,7 @@ def _densities(results: Results) -> Iterator[Finding]:
 def _first_boxes(results: Results) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
+    S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
     if not isinstance(S, NodalStatistic) or S.low.shape[-1] == 1:  # with one parameter such readings were seen to do
         return
     num = int(np.max(S.num_misread))

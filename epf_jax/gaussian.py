@@ -45,10 +45,10 @@ def base_distribution(d: Any) -> Any:
 
 
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero."""
+    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero, in large matrices as next to it."""
     d = a.shape[-1]
     if d > _UNROLL:
-        return jnp.linalg.cholesky(a)
+        return _cholesky_by_lapack(a)
     rows: list[list[Any]] = [[jnp.zeros_like(a[0, 0])] * d for _ in range(d)]
     for j in range(d):
         pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j))
@@ -59,6 +59,18 @@ def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
             rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j))) / divisor
             rows[i][j] = jnp.where(pivot > 0, rest, 0.0)
     return jnp.stack([jnp.stack(row) for row in rows])
+
+
+def _cholesky_by_lapack(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """LAPACK's, which is all NaN for a singular matrix; the correlations of one are then brought nearer to zero."""
+    d = a.shape[-1]
+    is_singular = jnp.any(jnp.isnan(jnp.linalg.cholesky(jax.lax.stop_gradient(a))))
+    positive = jnp.diagonal(a) > 0
+    sd = jnp.where(positive, jnp.sqrt(jnp.where(positive, jnp.diagonal(a), 1.0)), 0.0)
+    divisor = jnp.where(positive, sd, 1.0)
+    nearer = a / jnp.outer(divisor, divisor) + jnp.diag(jnp.where(positive, 10 * d * jnp.finfo(a.dtype).eps, 1.0))
+    factor = jnp.linalg.cholesky(jnp.where(is_singular, nearer, a))
+    return jnp.where(is_singular, sd[:, None] * factor, factor)
 
 
 def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Array, "d *k"]:

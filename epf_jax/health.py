@@ -10,13 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.filters import Filter, FilterState, StepInfo
-from epf_jax.filters.base import missing_where
+from epf_jax.filters.base import edge_of_box, missing_where
 from epf_jax.predictive import advance, probability_integral_transform
 from epf_jax.random import stream
 from epf_jax.results import Diagnostics, Lineage, summarise
 from epf_jax.weights import sums
 
-_EDGE = 0.95  # in the box's own coordinates, -1 to 1: beyond lies a twentieth of it
 _PREDICTION = 1  # folded into a step's key: what is drawn here is drawn by nobody else
 _which: Any = (True, False)
 LINEAGE = Lineage(*_which)  # which parts have a row for each particle
@@ -39,7 +38,7 @@ def examine(
     levels: tuple[float, ...],
 ) -> tuple[Lineage, Diagnostics]:
     """One step's row of `Diagnostics`, from the states before and after it, and the lineage to go on with."""
-    key_ahead, key_pit = jax.random.split(stream(jax.random.fold_in(key, _PREDICTION)))
+    key_ahead, key_pit = jax.random.split(jax.random.fold_in(stream(key), _PREDICTION))
     model, y = filter_.model, jnp.asarray(y)
     x, drawn = advance(key_ahead, model, before.theta, before.x, u)
     pit = probability_integral_transform(key_pit, model, before.theta, x, drawn, before.log_weights, y, u)
@@ -68,15 +67,11 @@ def _num_distinct(indices: Int[Array, " N"]) -> Int[Array, ""]:
 
 def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:
     """For each coordinate, the weight of the particles in the outer part of the filter's or the statistic's box."""
-    coordinates, statistic = filter_.model.parameters, filter_.statistic
     if filter_.edge is not None:
         return filter_.edge(state)
-    if statistic is None or statistic.box is None:
-        return jnp.zeros(coordinates.dim)
-    z = jax.vmap(coordinates.to_vector)(state.theta)
-    low, high = jax.vmap(statistic.box)(state.S)
-    outside = jnp.abs(z - 0.5 * (low + high)) > _EDGE * 0.5 * (high - low)
-    return jnp.exp(state.log_weights) @ jnp.where(outside, 1.0, 0.0)
+    if filter_.statistic is None or filter_.statistic.box is None:
+        return jnp.zeros(filter_.model.parameters.dim)
+    return edge_of_box(filter_.model, filter_.statistic, state)
 
 
 def _remainder(

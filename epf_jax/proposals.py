@@ -160,15 +160,15 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
         if not is_gaussian(kind):
             return f"the {name} is {type(kind).__name__}, not Gaussian."
 
-    def mean(x, theta):
+    def mean(x, theta, u):
         return moments(model.observation(theta, x, u))[0]
 
-    def scale(x, theta):
+    def scale(x, theta, u):
         return moments(model.observation(theta, x, u))[1]
 
-    if not is_affine(mean, x, theta):
+    if not is_affine(mean, x, theta, u):
         return "the mean of the observation is not linear in x."
-    if depends_on(scale, x, theta):
+    if depends_on(scale, x, theta, u):
         return "the noise of the observation depends on x."
     return ""
 

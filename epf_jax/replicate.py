@@ -26,6 +26,7 @@ from epf_jax.series import (
     with_own_inputs,
     y_shape,
 )
+from epf_jax.tables import columns_of, is_table
 from epf_jax.trouble import warn_of_trouble
 
 
@@ -79,7 +80,7 @@ def replicate(
     inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
     y, inputs = with_own_inputs(y, inputs)
     y = observations(y, example)
-    shape = y_shape(example)
+    shape = _y_shape(example, inputs, 2 if inputs_per_series else 1)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
     y = check_series(y, example, ndim_batch=1 if per_series else 0)
     if per_series and y.shape[0] != num:
@@ -103,6 +104,17 @@ def replicate(
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     warn_of_trouble(results)
     return results
+
+
+def _y_shape(filter_: Filter, inputs: Any, num_axes: int) -> tuple[int, ...] | None:
+    """Shape of one observation, by the model itself or by the inputs that it reads."""
+    known = y_shape(filter_)
+    if known is not None or inputs is None:
+        return known
+    rows = columns_of(inputs) if is_table(inputs) else inputs
+    rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays with a row for each step."), rows)
+    y: Any = check_rows(filter_.model, rows, num_axes).y
+    return y.shape
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

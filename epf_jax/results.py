@@ -234,9 +234,13 @@ def theta_and_x(joined: Summary, state: FilterState, num_axes: int = 0) -> tuple
 
 
 def log_scores(results: Results) -> np.ndarray:
-    """One-step log scores log p(y_t | y_1:t-1); NaN after a step of no evidence, where they cannot be told."""
+    """One-step log scores log p(y_t | y_1:t-1); NaN where they cannot be told.
+
+    These are steps after one of no evidence, and the first of a run that went on from a state.
+    """
+    before = 0.0 if times(results)[0] == 1 else np.nan
     with np.errstate(invalid="ignore"):
-        return np.diff(np.asarray(results.log_evidence, float), prepend=0.0)
+        return np.diff(np.asarray(results.log_evidence, float), prepend=before)
 
 
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:

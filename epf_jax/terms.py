@@ -165,10 +165,10 @@ def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> 
     # At x = 0, a product with x would hide what theta does: look at states drawn at random.
     states = (2.0 * np.random.default_rng(1).normal(size=(2, 2, *x.shape))).astype(x.dtype)
 
-    def means(z, x_prev, x):
+    def means(z, x_prev, x, u):
         return jax.vmap(lambda x_prev, x: gaussian.mean(z, x_prev, x, u))(x_prev, x)
 
-    return is_affine(means, z, *states)
+    return is_affine(means, z, *states, u)
 
 
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:

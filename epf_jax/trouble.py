@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from epf_jax.results import Results
+from epf_jax.results import Results, times
 
 
 def is_troubled(results: Results) -> Bool[Array, ""]:
@@ -29,19 +29,19 @@ def warn_of_trouble(results: Results) -> None:
         for leaf in read:  # all at once: one wait, not one for each
             leaf.copy_to_host_async()
     collapsed, bad, *means = map(np.asarray, read)
-    lost = _lost(means, collapsed.shape, np)
+    lost, t = _lost(means, collapsed.shape, np), times(results)
     if collapsed.any():
         warnings.warn(
-            f"Every particle had zero weight at {_steps(collapsed)}; the particles were kept, and log_evidence is -inf "
-            "from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong units), "
-            "an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a density that "
-            "returns NaN.",
+            f"Every particle had zero weight at {_steps(collapsed, t)}; the particles were kept, and log_evidence is "
+            "-inf from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong "
+            "units), an observation noise too small for num_particles (try epf.fully_adapted or epf.guided), or a "
+            "density that returns NaN.",
             RuntimeWarning,
             stacklevel=3,
         )
     if lost.any():
         warnings.warn(
-            f"The particles are NaN or infinite from t = {_first(lost)} on: from there on nothing is known. Likely "
+            f"The particles are NaN or infinite from t = {_first(lost, t)} on: from there on nothing is known. Likely "
             "causes: a transition that is NaN for an input (a negative time step under a square root), or explodes.",
             RuntimeWarning,
             stacklevel=3,
@@ -49,7 +49,7 @@ def warn_of_trouble(results: Results) -> None:
     if bad.any():
         warnings.warn(
             f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
-            f"{_steps(bad > 0)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
+            f"{_steps(bad > 0, t)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
             "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
             "NaN for some theta, such as the logarithm of a negative number.",
             RuntimeWarning,
@@ -65,11 +65,11 @@ def _lost(means: list[Any], shape: tuple[int, ...], xp: Any) -> Any:
     return lost
 
 
-def _steps(which: np.ndarray) -> str:
+def _steps(which: np.ndarray, t: np.ndarray) -> str:
     """'3 steps (first at t = 17)', from what is true at these steps, time last."""
     num = int(which.sum())
-    return f"{num} step{'s' if num > 1 else ''} (first at t = {_first(which)})"
+    return f"{num} step{'s' if num > 1 else ''} (first at t = {_first(which, t)})"
 
 
-def _first(which: np.ndarray) -> int:
-    return int(np.argwhere(which)[:, -1].min()) + 1
+def _first(which: np.ndarray, t: np.ndarray) -> int:
+    return int(t[np.argwhere(which)[:, -1].min()])

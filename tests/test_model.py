@@ -194,6 +194,11 @@ CONTINUOUS = {
         ),
         lambda x: 0.3 * stats.norm(LOCATION - 4.0, 0.5).cdf(x) + 0.7 * stats.norm(LOCATION + 2.0, 1.0).cdf(x),
     ),
+    "log_normal": (lambda m: dist.LogNormal(m, 2.0), lambda x: stats.norm(LOCATION, 2.0).cdf(np.log(x))),
+    "half_normal": (
+        lambda m: dist.HalfNormal(jnp.exp(m)),
+        lambda x: 2 * stats.norm(0.0, np.exp(LOCATION)).cdf(x) - 1,
+    ),
     "truncated_normal": (
         lambda m: dist.TruncatedNormal(m, 1.0, low=-1.0),
         lambda x: stats.truncnorm(-1.0 - LOCATION, np.inf, LOCATION, 1.0).cdf(x),
@@ -221,6 +226,33 @@ def test_each_particle_gets_its_own_independent_draw_from_its_own_distribution(n
     assert x.shape == (N,)
     assert len(np.unique(x)) == N
     assert_independent_uniforms(cdf(x))
+
+
+OTHERS = {
+    "LogNormal": lambda m: dist.LogNormal(m, 1.0),
+    "LogNormal, a vector": lambda m: dist.LogNormal(jnp.stack([m, -m]), 1.0).to_event(1),
+    "HalfNormal": lambda m: dist.HalfNormal(jnp.exp(m)),
+    "HalfCauchy": lambda m: dist.HalfCauchy(jnp.exp(m)),
+    "Pareto": lambda m: dist.Pareto(1.0, jnp.exp(m)),
+    "LogUniform": lambda m: dist.LogUniform(1.0, 2.0 + jnp.exp(m)),
+    "InverseGamma": lambda m: dist.InverseGamma(2.0, jnp.exp(m)),
+    "Weibull": lambda m: dist.Weibull(jnp.exp(m), 2.0),
+    "expanded": lambda m: dist.Normal(m, 1.0).expand([2]).to_event(1),
+    "affine": lambda m: dist.TransformedDistribution(dist.Normal(m, 1.0), dist.transforms.AffineTransform(1.0, 2.0)),
+    "NegativeBinomial2": lambda m: dist.NegativeBinomial2(1e6 * jnp.exp(m), 2.0),
+}
+
+
+def test_no_family_draws_once_for_all_particles():
+    """Even one that is made of others: of equal distributions, all draws differ."""
+    m = jnp.full(50, 0.3)
+    found = jax.jit(lambda key: {name: sample_each(key, family, 50, m) for name, family in OTHERS.items()})(
+        jax.random.key(0)
+    )
+    for name, x in found.items():
+        for component in np.asarray(x).reshape(50, -1).T:
+            # of counts of order 1e6 two of 50 are equal with a probability of 1225 / 1e6; floats have 2^23 words
+            assert len(np.unique(component)) >= 49, name
 
 
 def test_each_particle_gets_its_own_draw_of_a_vector(x64):

@@ -66,7 +66,7 @@ def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:
             "model with a one-dimensional state use exact.quadrature."
         )
     for name, function in (("transition", model.transition), ("observation", model.observation)):
-        if not is_linear_gaussian(lambda x, f=function: f(theta, x, u), x):
+        if not is_linear_gaussian(lambda x, u, f=function: f(theta, x, u), x, u):
             raise ValueError(
                 f"kalman: the {name} must be Gaussian with a mean linear in x and noise free of x. For a nonlinear "
                 "model with a one-dimensional state use exact.quadrature."

@@ -23,6 +23,7 @@ from epf_jax.samplers import SampleInfo, together
 from epf_jax.statistics import Statistic
 from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
+_EDGE = 0.95  # in a box's own coordinates, -1 to 1: beyond lies a twentieth of it
 _POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
 
 
@@ -286,6 +287,15 @@ def step_info(selection: Selection, *weighings: Weighing, drawn: SampleInfo) -> 
         log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])) + selection.log_increment,
         overflowed=jnp.array(False),
     )
+
+
+def edge_of_box(model: StateSpaceModel, statistic: Statistic, state: FilterState) -> Float[Array, " P"]:
+    """For each coordinate, the weight of the particles in the outer part of their statistics' boxes."""
+    z = jax.vmap(model.parameters.to_vector)(state.theta)
+    box: Any = statistic.box
+    low, high = jax.vmap(box)(state.S)
+    outside = jnp.abs(z - 0.5 * (low + high)) > _EDGE * 0.5 * (high - low)
+    return jnp.exp(state.log_weights) @ jnp.where(outside, 1.0, 0.0)
 
 
 def spread_of(coordinates: Parameters, state: FilterState) -> Population:

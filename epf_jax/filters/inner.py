@@ -50,11 +50,17 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
     def filter_of(theta, size):
         return bootstrap_filter(model, size, theta=theta, proposal=proposal, resample=resample)
 
+    def start_with(size):
+        def start(key, theta):
+            filters = jax.vmap(lambda key, theta: filter_of(theta, size).init(key))(_key_for_each(key, theta), theta)
+            return _widened(filters, room)
+
+        return start
+
+    starts = [start_with(size) for size in sizes]
+
     def init(key, level, theta):
-        filters = jax.vmap(lambda key, theta: filter_of(theta, room).init(key))(_key_for_each(key, theta), theta)
-        size = jnp.asarray(sizes, filters.log_weights.dtype)[level]
-        log_weights = jnp.where(jnp.arange(room) < size, -jnp.log(size), -jnp.inf)
-        return filters._replace(log_weights=jnp.broadcast_to(log_weights, filters.log_weights.shape))
+        return jax.lax.switch(level, starts, key, theta)
 
     def step_with(size):
         def step(key, theta, filters, y, u):

@@ -29,10 +29,11 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_signature
 from epf_jax.densities import observed_log_prob, sample_each
 from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, start, step_info
+from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
 from epf_jax.random import normal
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
-from epf_jax.samplers import exact_draw
+from epf_jax.samplers import exact_draw, no_draw
 from epf_jax.weights import mean_and_sd, population, reweight
 
 Kernel = Callable[[Float[Array, "N P"], Float[Array, " N"]], Float[Array, "P P"]]
@@ -110,7 +111,8 @@ def liu_west_filter(
             selection = select(key_resample, resample, weighings[-1], (x, theta))
             (x, theta), log_weights = selection.particles, selection.log_weights
 
-        info = step_info(selection, *weighings, drawn=exact_draw(x.dtype))._replace(collapsed=weighings[-1].collapsed)
+        drawn = exact_draw(x.dtype) if rho < 1 else no_draw()
+        info = step_info(selection, *weighings, drawn=drawn)._replace(collapsed=weighings[-1].collapsed)
         return FilterState(x, theta, (), log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
     description = (
@@ -123,7 +125,18 @@ def liu_west_filter(
 def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: Any) -> Float[Array, ""]:
     """Log p(y_t | mu, theta) at a likely value mu of x_t: the transition's mean, or its location if it has none."""
     transition = model.transition(theta, x_prev, u)
-    location = getattr(transition, "loc", None)
-    mu = transition.mean if location is None else location
+    location, mean = getattr(base_distribution(transition), "loc", None), _mean(transition)
+    if mean is None and location is None:
+        kind = type(transition).__name__
+        raise ValueError(f"auxiliary: the transition, a {kind}, has neither mean nor loc to look ahead by.")
+    mu: Any = location if mean is None else mean if location is None else jnp.where(jnp.isfinite(mean), mean, location)
     mu = jnp.broadcast_to(mu, jnp.shape(x_prev)).astype(x_prev.dtype)
     return observed_log_prob(model.observation(theta, mu, u), y)
+
+
+def _mean(d: Any) -> Array | None:
+    """Its mean, or None where it has none that is known."""
+    try:
+        return d.mean
+    except (AttributeError, NotImplementedError):  # a stand-in, or a numpyro family without one
+        return None

@@ -4,6 +4,7 @@ The buffers have a fixed length, `max_steps`. `run` refuses a series that they h
 marked `overflowed` in its `StepInfo`, and from there on the filter weighs and resamples but moves theta no more.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,7 @@ def empty_memory(model: StateSpaceModel, max_steps: int) -> Memory:
 
 def remember(memory: Memory, t: Int[Array, ""], y: Array, u: Any) -> Memory:
     """The memory with y and u in row t; beyond its last row it stays as it is."""
-    _check_input(memory.u, u)
+    check_input(jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), memory.u), u)
 
     def put(rows, row):
         return rows.at[t].set(jnp.asarray(row, rows.dtype), mode="drop")
@@ -62,12 +63,11 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
         )
 
 
-def _check_input(rows: Any, u: Any) -> None:
-    """Refuse an input that the rows cannot hold."""
-    if not is_like(jax.tree.map(lambda row: jax.ShapeDtypeStruct(row.shape[1:], row.dtype), rows), u):
-        held = jax.tree.map(lambda row: (row.shape[1:], str(row.dtype)), rows)
-        came = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), u)
+def check_input(row: Any, u: Any) -> None:
+    """Refuse an input that what is kept, rows of these shapes and kinds, cannot hold."""
+    if not is_like(row, u):
+        kinds = partial(jax.tree.map, lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))))
         raise ValueError(
-            f"inputs: the filter keeps inputs like the model's example_input, {held}, but a row came as {came}. Build "
-            "the model with StateSpaceModel(..., example_input=inputs[0])."
+            f"inputs: the filter keeps inputs like the model's example_input, {kinds(row)}, but a row came as "
+            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0])."
         )

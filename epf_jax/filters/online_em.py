@@ -20,6 +20,8 @@ Algorithm, for t = 1..T, with step sizes gamma_t:
 The sum over all pairs costs O(N^2). By default it gives way to a few j for every i, drawn by Metropolis-Hastings moves
 that start from i's own ancestor, for O(N) a step (PaRIS, Olsson and Westerborn 2017, with the moves of Dau and Chopin
 2023 in place of its rejection sampling). The averages of ancestors alone would degenerate as paths do.
+
+What theta says of x_0 is left out: one term of t + 1, which the running average would soon forget.
 """
 
 from collections.abc import Callable
@@ -31,9 +33,9 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.densities import log_prob
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, missing_where
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.model import StateSpaceModel, as_theta, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, systematic
@@ -86,7 +88,7 @@ def online_em(
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     coordinates, N = model.parameters, num_particles
-    start = coordinates.centre if theta is None else coordinates.to_vector(theta)
+    start = coordinates.centre if theta is None else coordinates.to_vector(as_theta(model, theta))
     inner = bootstrap_filter(model, N, proposal=proposal, resample=resample)
     _check_adds_up(model, statistic)
     zero = statistic.init()
@@ -110,7 +112,10 @@ def online_em(
 
         moved, info = inner.step(key_filter, state._replace(S=()), y, u)
 
+        y = missing_where(info.collapsed, y)
         gamma = jnp.where(t == 1, 1.0, step_size(t.astype(float)))
+        if not jnp.issubdtype(y.dtype, jnp.floating):  # an impossible whole number cannot be made NaN
+            gamma = jnp.where(info.collapsed, 0.0, gamma)
 
         def renewed(j, x):
             """(1 - gamma) S + gamma phi, for a pair of particles."""

@@ -40,10 +40,12 @@ from epf_jax.filters.base import (
     FilterState,
     build_filter,
     check_filter_arguments,
+    edge_of_box,
     missing_where,
     start,
     step_info,
 )
+from epf_jax.filters.memory import check_input
 from epf_jax.filters.parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
@@ -158,7 +160,8 @@ def practical_filter(
         f"practical filter: {N} particles, lag {L}, {num_sweeps} sweep{'s' if num_sweeps > 1 else ''} with "
         f"{num_path_particles} particles each, statistic {statistic.description}, proposal {proposal.name}"
     )
-    return build_filter(model, N, init, step, description, systematic)
+    edge = None if statistic.box is None else lambda state: edge_of_box(model, statistic, state._replace(S=state.S.S))
+    return build_filter(model, N, init, step, description, systematic, statistic=statistic, edge=edge)
 
 
 def _empty_window(model, statistic, lag, x_0):
@@ -229,26 +232,14 @@ def _slide(window: Window, x: Array, y: Array, u: Any) -> Window:
     def push_all(rows, new):
         return push(rows, jnp.broadcast_to(new, (N, *rows.shape[2:])))
 
+    check_input(jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[2:], rows.dtype), window.u), u)
     seen = ~jnp.isnan(y)
     return window._replace(
         x=push(window.x, x),
         y=push_all(window.y, jnp.where(seen, y, 0.0)),
         seen=push_all(window.seen, seen),
-        u=_push_inputs(push_all, window.u, u),
+        u=jax.tree.map(push_all, window.u, u),
     )
-
-
-def _push_inputs(push, rows, u):
-    """The inputs of the window with the newest row, refused where it is of another kind than the rows kept."""
-    kept = jax.tree.map(lambda a: (jnp.shape(a)[2:], str(jnp.result_type(a))), rows)
-    came = jax.tree.map(lambda a: (jnp.shape(a), str(jnp.result_type(a))), u)
-    if kept != came:
-        raise ValueError(
-            f"u: the practical filter keeps the inputs of its window, and was built for rows like {kept} (shape and "
-            f"dtype), but got {came}. Give the model an example of its inputs: StateSpaceModel(..., "
-            "example_input=inputs[0])."
-        )
-    return jax.tree.map(push, rows, u)
 
 
 def _refresh(key, model, proposal, num_path_particles, window, theta, t):

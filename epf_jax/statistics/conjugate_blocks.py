@@ -161,10 +161,15 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     """The model's terms as functions of theta's leaves, and simulated steps to look at them with."""
     terms = path_terms(model, natural=True)
     reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
-    paths = _simulated_steps(model)
+    steps = _simulated_steps(model)
+    num = _PROBES[0] * _PROBES[1]
+    others = jax.tree.map(_other_inputs, steps[3])
+    both = jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, (*steps[:3], others))
 
     def probe(function):
-        return np.asarray(_evaluated(jax.vmap(function), *paths))
+        found = np.asarray(_evaluated(jax.vmap(function), *both))
+        meaningful = np.isfinite(found.reshape(2 * num, -1)).all(axis=1)  # an input that is made up may be impossible
+        return found[meaningful | (np.arange(2 * num) < num)]
 
     return terms, View(leaves, reference, terms.example, probe)
 
@@ -208,6 +213,19 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), (x[:, :-1], x[:, 1:], y, u))
 
     return _evaluated(steps, _likely_thetas(model))
+
+
+def _other_inputs(rows: Any) -> np.ndarray:
+    """As many other rows of an input: numbers of the same sign, truth values of both kinds, whole numbers up to 1e5."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        return ~rows
+    rng = np.random.default_rng(1)
+    if np.issubdtype(rows.dtype, np.integer):
+        steps = np.concatenate([np.arange(len(rows) // 2), np.logspace(0, 5, len(rows) - len(rows) // 2)])
+        return rows + steps.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+    draws = rng.normal(size=rows.shape).astype(rows.dtype)
+    return np.where(rows == 0, draws, rows * np.exp(0.5 * draws)).astype(rows.dtype)
 
 
 def _checked(term: Term, view: View, thetas: list[Any]) -> list[Factor]:

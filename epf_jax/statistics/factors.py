@@ -13,6 +13,7 @@ Nothing is written by hand: W, g, k and the rows of a transition matrix are read
 """
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import abstractly, base_distribution, depends_on, solve_lower
+from epf_jax.gaussian import abstractly, base_distribution, depends_on, is_affine, solve_lower
 from epf_jax.statistics.families import (
     COEFFICIENTS,
     COVARIANCE,
@@ -59,7 +60,8 @@ class View(NamedTuple):
         leaves: the leaves of the prior.
         reference: a central theta: the value of each leaf.
         example: arguments x_prev, x, y, u of the right shapes.
-        probe: `probe(function)`, the values of `function(x_prev, x, y, u)` at simulated steps of the model.
+        probe: `probe(function)`, the values of `function(x_prev, x, y, u)` at simulated steps of the model, and at the
+            same steps with other inputs.
     """
 
     leaves: list[Leaf]
@@ -72,9 +74,25 @@ class View(NamedTuple):
         x_prev, x, _, u = self.example
 
         def depends(i):
-            return depends_on(lambda v: function(self.replace([i], [v]), x_prev, x, u), self.reference[i])
+            return depends_on(
+                lambda v, *given: function(self.replace([i], [v]), *given), self.reference[i], x_prev, x, u
+            )
 
         return [i for i in range(len(self.leaves)) if depends(i)]
+
+    def is_affine(self, function: Callable, i: int) -> bool:
+        """Whether `function(theta, x_prev, x, u)` is affine in leaf i, whatever the other arguments are."""
+        x_prev, x, _, u = self.example
+        return is_affine(lambda v, *given: function(self.replace([i], [v]), *given), self.reference[i], x_prev, x, u)
+
+    def multiplies(self, function: Callable, i: int, j: int) -> bool:
+        """Whether the slope of `function(theta, x_prev, x, u)` in leaf i may depend on leaf j."""
+        x_prev, x, _, u = self.example
+
+        def slope(of_j, of_i, *given):
+            return jax.jacfwd(lambda v: function(self.replace([i, j], [v, of_j]), *given))(of_i)
+
+        return depends_on(slope, self.reference[j], self.reference[i], x_prev, x, u)
 
     def replace(self, positions: list[int], values: list[Array]) -> list[Array]:
         """The reference with other values of some leaves."""
@@ -171,15 +189,15 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
         )
     if not gaussian.diagonal and not np.allclose(probed, probed[:, :1], atol=1e-3):
         raise NotConjugateError(f"the noise of the {name} is correlated, and its components have several variances.")
-    kept = np.flatnonzero(np.any(np.round(probed) != 0, axis=(0, 1)))  # without known noise, no sums for it
+    num = 1 + len(one)  # sums for each of them, whichever the simulated steps had: a regime may be rare
 
     def init():
-        return RegressionSums(jnp.zeros(len(kept)), jnp.zeros((len(kept), design.width, design.width)))
+        return RegressionSums(jnp.zeros(num), jnp.zeros((num, design.width, design.width)))
 
     def update(s, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
-        share = jnp.round(groups(x_prev, x, u))[:, kept]
+        share = jnp.round(groups(x_prev, x, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
         W = solve_lower(scale, rows.at[:, 0].add(seen))
         return RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
@@ -189,7 +207,7 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
         logs = [jnp.zeros(1)] + [jnp.ravel(features[i][0]) for i in noise]
         inverses = [jnp.ones(1)] + [jnp.ravel(features[i][1]) for i in noise]
         squares = jnp.einsum("a,kab,b->k", c, s.Q, c)
-        return -0.5 * (s.n @ jnp.concatenate(logs)[kept] + squares @ jnp.concatenate(inverses)[kept])
+        return -0.5 * (s.n @ jnp.concatenate(logs) + squares @ jnp.concatenate(inverses))
 
     return Factor(init, update, log_likelihood, design.products)
 
@@ -262,8 +280,12 @@ def _design(gaussian: GaussianTerm, view: View) -> _Design:
 
     curved = np.any(np.abs(view.probe(curvature)) > 1e-5, axis=(0, 1)) if entering else np.zeros((0, 0), bool)
     for i in entering:
-        if np.any(curved[np.ix_(owner == i, owner == i)]):
+        if np.any(curved[np.ix_(owner == i, owner == i)]) or not view.is_affine(gaussian.mean, i):
             raise NotConjugateError(f"the mean of the {name} is not linear in theta's {view.leaves[i].name!r}.")
+    for i, j in combinations(entering, 2):
+        if view.multiplies(gaussian.mean, i, j) and not np.any(curved[np.ix_(owner == i, owner == j)]):
+            names = " and ".join(repr(view.leaves[k].name) for k in (i, j))
+            raise NotConjugateError(f"the mean of the {name} may multiply theta's {names}, and no simulated step did.")
     p, q = np.nonzero(np.triu(curved))
 
     def rows(x_prev, x, u):

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import depends_on, solve_lower
-from epf_jax.model import StateSpaceModel
+from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
 from epf_jax.samplers import Sampler
@@ -95,7 +95,7 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     check_model_learns(model, "taylor")
     require_inspectable(model, "taylor")
     coordinates, terms = model.parameters, path_terms(model)
-    c = coordinates.centre if centre is None else _vector(centre, coordinates)
+    c = coordinates.centre if centre is None else _vector(model, centre)
 
     def piece(term: Term) -> _Piece:
         found = gaussian_term(term, c, terms.example) if gaussian else None
@@ -141,9 +141,9 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     return statistic._replace(remainder=remainder, box=(lambda S: (c - reach, c + reach)) if confined else None)
 
 
-def _vector(centre, coordinates):
+def _vector(model, centre):
     try:
-        return coordinates.to_vector(centre)
+        return model.parameters.to_vector(as_theta(model, centre))
     except (TypeError, ValueError) as error:
         raise ValueError(f"centre: expected a theta with the prior's structure, got {centre!r}. {error}") from error
 
