@@ -126,6 +126,7 @@ def test_other_shapes_options_and_precisions_are_other_programs(folder):
     assert len(programs(folder)) == 4  # a gradient goes jax's own way
 
 
+@pytest.mark.slow
 def test_a_program_goes_on_from_a_state(folder):
     filter_, key = filter_of(plain), jax.random.key(0)
     whole, half = epf.run(key, filter_, Y), epf.run(key, filter_, Y[:3])
@@ -163,6 +164,7 @@ def test_a_model_that_calls_back_or_prints_is_not_kept_whole_and_says_why(folder
     assert "`print`, which is not known to be pure" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_was_traced_before_a_global_changed_is_not_stored(folder, monkeypatch):
     this = sys.modules[__name__]
     monkeypatch.setattr(this, "GAIN", 0.5)

@@ -200,6 +200,7 @@ def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expe
     assert "USD_EUR" in xr.load_dataset(tmp_path / "fit.nc", engine="h5netcdf")
 
 
+@pytest.mark.slow
 def test_a_method_that_remembers_goes_on_in_the_room_that_its_checkpoint_has(folder, tmp_path):
     rows = (folder / "data.csv").read_text().splitlines()
     arguments = ("fit", f"{folder}/model.py:model", tmp_path / "grows.csv", "--output", tmp_path / "out")

@@ -9,6 +9,7 @@ import pytest
 import epf_jax as epf
 from benchmarks.accuracy import vague
 from epf_jax import exact
+from epf_jax.filters import liu_west
 from epf_jax.proposals import why_not_fully_adapted
 from epf_jax.quantiles import quantiles
 from epf_jax.statistics import from_log_target, why_not_conjugate
@@ -128,6 +129,20 @@ def test_taylor_of_a_heavy_tailed_model_stays_near_its_prior():
     _, y = epf.simulate(jax.random.key(0), model, {"a": 0.7}, 40)
     results = epf.run(jax.random.key(1), epf.extended_parameter_filter(model, 100, statistic=epf.taylor(model, 7)), y)
     assert np.max(np.abs(results.final.theta["a"])) <= 6 * 0.2
+
+
+@pytest.mark.parametrize(
+    ("transition", "mu"),
+    [
+        (lambda th, x, u: dist.LogNormal(1.0, 1.0), np.exp(1.5)),  # its loc is the logarithm's
+        (lambda th, x, u: dist.Cauchy(2.0, 1.0), 2.0),  # which has no mean
+        (lambda th, x, u: dist.Gamma(3.0, 2.0), 1.5),
+    ],
+)
+def test_auxiliary_weights_look_at_the_mean_or_at_the_location_where_there_is_none(transition, mu):
+    model = model_of(transition, lambda th, x, u: dist.Normal(x, 1.0))
+    found = liu_west._look_ahead(model, model.parameters.to_theta(model.parameters.centre), jnp.zeros(()), 0.5, 1)
+    assert float(found) == pytest.approx(float(dist.Normal(mu, 1.0).log_prob(0.5)), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ def against_kalman(model, y, axes, filter_):
     return z, ratio, float(results.log_evidence[-1] - posterior.log_evidence[-1])
 
 
-@pytest.mark.parametrize("outlier", [20.0, 40.0])
+@pytest.mark.parametrize("outlier", [20.0, pytest.param(40.0, marks=pytest.mark.slow)])
 def test_an_outlier_that_drags_the_posterior_out_of_the_box_is_forgotten(outlier):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 100)
@@ -249,6 +249,7 @@ def test_an_outlier_that_drags_the_posterior_out_of_the_box_is_forgotten(outlier
     assert abs(error) < 2.5
 
 
+@pytest.mark.slow
 def test_seven_nodes_are_enough_for_one_parameter():
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 30)
@@ -335,6 +336,7 @@ def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_m
     assert results.x.mean.shape == (60, 2)
 
 
+@pytest.mark.slow
 def test_sigma_points_are_near_the_exact_posterior_where_the_state_is_seen_well():
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 100)
@@ -359,6 +361,7 @@ def test_an_observation_out_of_range_leaves_sigma_points_as_if_it_were_missing()
     np.testing.assert_allclose(after.theta["theta"], missing.theta["theta"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
     model = epf.models.ar1(prior_sd=0.05)
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 60)  # 18 prior standard deviations away
@@ -403,12 +406,14 @@ def test_nodes_too_noisy_for_a_chaotic_model_are_diagnosed():
 def test_what_is_linear_between_the_corners_of_a_cell_is_read_exactly_up_to_the_edge(x64):
     between = between_nodes((5, 4), 32, 5.0)
     s = jax.random.uniform(KEY, (50, 2), minval=-1.0, maxval=1.0).at[0].set(jnp.array([-1.0, 1.0]))
-    nodes, shares = between.corners(s)
+    corners = jax.jit(between.corners)
+    nodes, shares = corners(s)
     np.testing.assert_allclose(jnp.einsum("mk,mkp->mp", shares, between.nodes[nodes]), s, atol=1e-12)
-    outside = between.corners(jnp.array([[1.3, -2.0]]))
+    outside = corners(jnp.array([[1.3, -2.0]]))
     np.testing.assert_allclose(outside.shares @ between.nodes[outside.nodes[0]], [[1.0, -1.0]], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_sigma_points_start_from_a_narrower_precision(x64):
     model = epf.models.ar1()
     narrow = epf.StateSpaceModel(

@@ -77,8 +77,35 @@ def test_two_parameters_are_learned_together():
         assert abs(float(found.theta.mean[name][T // 2 :].mean()) - truth) < 4.0 * sd
 
 
+@pytest.mark.slow
+def test_an_observation_that_no_particle_can_explain_is_as_one_that_is_missing():
+    model = epf.StateSpaceModel(
+        prior={"level": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 0.1),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x, 0.1),
+        observation=lambda theta, x, u: dist.Normal(x + theta["level"], 0.3),
+    )
+    _, y = epf.simulate(jax.random.key(0), model, {"level": 0.8}, 200)
+    filter_ = epf.online_em(model, 50, statistic=epf.taylor(model, 1))
+    missing = epf.run(KEY, filter_, y.at[100].set(jnp.nan), levels=())
+    with pytest.warns(RuntimeWarning, match="zero weight at 1 step"):
+        impossible = epf.run(KEY, filter_, y.at[100].set(1e25), levels=())
+    # The particles were kept instead of moved at one step of 200: of the order of a hundredth of the noise
+    np.testing.assert_allclose(impossible.theta.mean["level"], missing.theta.mean["level"], atol=0.02)
+
+
 def test_wrong_arguments_are_refused_by_name():
     model = dict_theta()
+    positive = epf.StateSpaceModel(
+        {"scale": dist.LogNormal(0.0, 1.0)},
+        lambda theta: dist.Normal(0.0, 1.0),
+        lambda theta, x, u: dist.Normal(x, theta["scale"]),
+        lambda theta, x, u: dist.Normal(x, 1.0),
+    )
+    with pytest.raises(ValueError, match=r"theta: scale lies outside the support"):
+        epf.online_em(positive, 10, theta={"scale": -1.0})
+    with pytest.raises(ValueError, match=r"^centre: .*scale lies outside the support"):
+        epf.taylor(positive, 2, centre={"scale": -1.0})
     with pytest.raises(ValueError, match=r"statistic: conjugate is not a sum over the path.*Use epf.taylor"):
         epf.online_em(model, 10, statistic=epf.conjugate(model))
     with pytest.raises(ValueError, match="is not a sum over the path"):

@@ -126,7 +126,7 @@ def test_states_of_two_dimensions_are_spread_along_hilberts_curve():
 
 def test_what_cannot_be_spread_is_refused():
     counts = epf.StateSpaceModel(
-        prior={"rate": dist.Gamma(2.0, 1.0)},
+        prior={"rate": dist.Normal(2.0, 1.0)},
         initial=lambda theta: dist.Gamma(2.0, 1.0),
         transition=lambda theta, x, u: dist.Mixture(
             dist.Categorical(jnp.array([0.5, 0.5])), dist.Normal(jnp.array([0.0, theta["rate"]]), 1.0)

@@ -14,6 +14,7 @@ import pytest
 import epf_jax as epf
 from epf_jax import caching
 from epf_jax.machine import share_of_maps
+from epf_jax.results import log_scores
 from epf_jax.series import check_series
 
 MODEL = epf.models.ar1()
@@ -44,6 +45,32 @@ def test_history_is_kept_only_when_asked_for_and_agrees_with_the_summaries():
     low = np.quantile(results.history.theta["phi"], 0.05, axis=1, method="inverted_cdf")
     # bisection stops at 2^-24 of the particles' range
     np.testing.assert_allclose(results.theta.quantiles["phi"][:, 0], low, atol=1e-5)
+
+
+def test_a_run_that_goes_on_counts_on():
+    first = epf.run(KEY, FILTER, Y[:6])
+    with pytest.warns(RuntimeWarning, match=r"zero weight at 1 step \(first at t = 9\)"):
+        second = epf.run(KEY, FILTER, Y[6:].at[2].set(1e25), state=first.final)
+    assert np.isfinite(log_scores(first)).all()
+    scores = log_scores(second)
+    assert np.isnan(scores[0])  # what the first run had is not known
+    assert float(scores[1]) == pytest.approx(float(second.log_evidence[1] - second.log_evidence[0]), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_one_series_of_vectors_for_all_keys_is_told_from_a_series_for_each_by_what_the_inputs_say():
+    model = epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["z"], 1.0),
+        observation=lambda theta, x, u: dist.Normal(jnp.stack([x, -x]), 0.5).to_event(1),
+    )
+    keys, inputs = jax.random.split(KEY, 3), {"z": jnp.zeros(5)}
+    filter_ = epf.bootstrap_filter(model, 8)
+    results = epf.replicate(keys, filter_, jnp.zeros((5, 2)), inputs=inputs)
+    assert results.ess.shape == (3, 5)
+    each = epf.replicate(keys, filter_, jnp.zeros((3, 5, 2)), inputs=inputs)
+    np.testing.assert_allclose(each.log_evidence, results.log_evidence, rtol=1e-5)
 
 
 @pytest.mark.slow

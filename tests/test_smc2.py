@@ -57,6 +57,20 @@ def exact_state_moments(y, phi, posterior):
     return mean, np.sqrt(w @ (P + (m - mean) ** 2))
 
 
+def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution():
+    model, sizes = case()[0], (64, 128, 256)
+    inner = inner_filters(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
+    for level, size in enumerate(sizes):
+        filters = jax.jit(inner.init)(jax.random.key(0), level, {"phi": jnp.array([0.5, 0.7])})
+        weights = np.exp(filters.log_weights)
+        assert np.sum(weights > 0, axis=1).tolist() == [size, size]
+        mean = np.sum(weights * filters.x, axis=1)
+        sd = np.sqrt(np.sum(weights * filters.x**2, axis=1) - mean**2)
+        # N(0, 1) at evenly spread points, one of which, of a weight of at most 1/64, may lie six units out.
+        assert np.all(np.abs(mean) < 6 / 64)
+        assert np.all(np.abs(sd**2 - 1) < 36 / 64)
+
+
 @pytest.mark.slow
 def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked_for():
     model, y, _ = case()

@@ -263,6 +263,38 @@ def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
         assert np.all(np.abs(drawn.mean(axis=0) - np.tensordot(weights, np.stack(paths), 1)) < 4 * standard_error)
 
 
+def test_a_variance_that_no_simulated_step_had_is_summed_all_the_same(x64):
+    model = epf.StateSpaceModel(
+        prior={"v": dist.InverseGamma(jnp.array([3.0, 3.0]), 2.0).to_event(1)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x, jnp.sqrt(theta["v"][jnp.where(u > 1000, 1, 0)])),
+        observation=lambda theta, x, u: dist.Normal(x, 0.1),
+    )
+    statistic, u = epf.conjugate_blocks(model), np.arange(995, 1011)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=17))
+    S = jax.tree.map(lambda leaf: leaf[-1], statistic_of_path(statistic, x, x[1:], inputs=jnp.asarray(u)))
+
+    def log_density(v):
+        scale = np.sqrt(np.asarray(v)[np.where(u > 1000, 1, 0)])
+        prior = np.sum(dist.InverseGamma(3.0, 2.0).log_prob(jnp.asarray(v)))
+        return prior + np.sum(dist.Normal(0.5 * x[:-1], scale).log_prob(x[1:]))
+
+    at = [{"v": jnp.array(v)} for v in ([0.5, 4.0], [1.5, 0.3])]
+    found = [statistic.log_density(S, theta) for theta in at]
+    # float64 sums of 16 terms of order ten
+    np.testing.assert_allclose(found[0] - found[1], log_density(at[0]["v"]) - log_density(at[1]["v"]), rtol=1e-9)
+
+
+def test_a_mean_that_is_linear_at_one_time_step_only_is_not_taken_for_linear():
+    model = regression(
+        prior={"phi": dist.Normal(0.3, 0.4), "offset": dist.Normal(0.0, 1.0), "v": dist.InverseGamma(3.0, 2.0)},
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] ** u * x, jnp.sqrt(theta["v"])),
+        example_input=1.0,
+    )
+    with pytest.raises(ValueError, match="not linear in theta's 'phi'"):
+        epf.conjugate_blocks(model)
+
+
 def refused(transition=None, observation=None, **prior):
     changes = {"prior": {"phi": dist.Normal(0.3, 0.4), "v": dist.InverseGamma(3.0, 2.0)} | prior}
     changes["initial"] = lambda theta: dist.Normal(0.0, 1.0)

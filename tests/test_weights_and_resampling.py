@@ -127,7 +127,7 @@ def test_quantiles_of_equal_values_are_that_value(way):
 def test_a_level_that_equal_weights_meet_is_met(num, precision):
     levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     values = np.random.default_rng(0).permutation(num).astype(float)
-    found = quantiles(jnp.asarray(values), uniform_log_weights(num), jnp.asarray(levels))
+    found = jax.jit(quantiles)(jnp.asarray(values), uniform_log_weights(num), jnp.asarray(levels))
     # The k-th smallest is k - 1; 2^-24 of the range, and float32's rounding of ten thousand, are below a hundredth.
     np.testing.assert_allclose(found, np.round(num * levels) - 1, atol=0.01)
 
@@ -136,10 +136,20 @@ def test_quantiles_of_many_particles_are_counted_and_are_those_of_halving():
     rng = np.random.default_rng(4)
     values, log_weights = rng.normal(size=(3000, 2)).astype(np.float32), rng.normal(size=3000).astype(np.float32)
     levels = jnp.array([0.05, 0.5, 0.95])
-    found = quantiles(jnp.asarray(values), jnp.asarray(log_weights), levels)
+    found = jax.jit(quantiles)(jnp.asarray(values), jnp.asarray(log_weights), levels)
     w = jax.nn.softmax(jnp.asarray(log_weights))
     for j in range(2):  # ranges of about 7: 2^-24 of that, and float32's rounding of a value of 3
-        np.testing.assert_allclose(found[j], by_halving(jnp.asarray(values[:, j]), w, levels), atol=1e-6)
+        np.testing.assert_allclose(found[j], jax.jit(by_halving)(jnp.asarray(values[:, j]), w, levels), atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [3, 6, 7, 20])
+def test_the_scale_of_few_points_in_many_dimensions_is_finite_and_theirs(dim):
+    z = np.random.default_rng(dim).normal(size=(4, dim)).astype(np.float32)
+    z[:, 1] = 2.0  # which all share
+    found = population(jnp.asarray(z), uniform_log_weights(4), jnp.zeros(dim))
+    covariance = np.cov(z.T, bias=True)
+    # A variance may be larger by ten units in the last place for each dimension, 10 * 20 * 1.2e-7 = 2.4e-5 of it.
+    np.testing.assert_allclose(found.scale_tril @ found.scale_tril.T, covariance, rtol=3e-5, atol=3e-6)
 
 
 def test_quantiles_of_one_heavy_particle_are_that_particle():

@@ -148,6 +148,8 @@ def _cumsum(block: Block, eqn: Any, x: Cells) -> Cells:
 
 def running_sum(block: Block, x: Cells) -> Cells:
     """`resampling.running_sum`, over the particles."""
+    if x.axis is None:
+        raise NotFusable("a running sum that is not over the particles")
 
     def of(value):
         lanes = spread(block, value)

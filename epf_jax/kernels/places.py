@@ -78,6 +78,8 @@ def _through_memory(block: Block, words: jax.Array) -> Callable[[jax.Array], jax
 
 def ancestors_of_counts(block: Block, counts: Cells) -> Cells:
     """`resampling.ancestors_of_counts`, by bisection: how many of the sorted counts are at most j, in lane j."""
+    if counts.axis != 0 or counts.items.shape:
+        raise NotFusable("ancestors by counts that are not one for each particle")
     counts_at = _through_memory(block, jnp.where(block.inside, spread(block, counts.items[()]), jnp.int32(BEYOND)))
     below, step = jnp.zeros_like(block.lane), block.lane.shape[0]
     while step > 1:
