@@ -29,6 +29,13 @@ def write_atomically(path: pathlib.Path, content: str | bytes, *, durable: bool 
         raise
 
 
+def make_writable(folder: pathlib.Path) -> None:
+    """Make the folder if need be, and an `OSError` where nothing can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder):
+        pass
+
+
 def _sync_folder(folder: pathlib.Path) -> None:
     """Bring the folder's own entries, the new name among them, to the disk."""
     if os.name != "posix":  # elsewhere a folder cannot be opened, and the system orders its own entries

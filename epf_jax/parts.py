@@ -7,12 +7,11 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 import time
 from typing import Any
 
 from epf_jax.checks import brief
-from epf_jax.files import write_atomically
+from epf_jax.files import make_writable, write_atomically
 
 Row = dict[str, Any]
 PATIENCE = 120.0  # seconds; network file systems keep what they know of a folder for up to a minute
@@ -111,9 +110,7 @@ def check_folder(folder: Any) -> pathlib.Path:
         raise TypeError(f'folder: expected a path such as "results/sweep", got {brief(folder)}.')
     path = pathlib.Path(folder).expanduser()
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path):
-            pass
+        make_writable(path)
     except OSError as error:
         raise ValueError(
             f"folder: cannot write to {path} ({error.strerror or error}). Nothing was computed; choose another folder."

@@ -3,11 +3,10 @@
 from typing import Any
 
 import jax
-import numpy as np
 
 from epf_jax.exact import GridPosterior
 from epf_jax.naming import scalars
-from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot
+from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot, true_values
 from epf_jax.results import Results, check_is_results
 
 
@@ -28,10 +27,7 @@ def plot_chains(
         raise ValueError("results: expected those of epf.pmmh or epf.particle_gibbs; results.plot() draws a filter's.")
     draws_of = results.chains.theta
     named = scalars(draws_of, num_axes=2)
-    expected: Any = jax.tree.structure(draws_of)
-    if truth is not None and jax.tree.structure(truth) != expected:
-        raise ValueError(f"truth: expected the prior's structure, {expected}, got {truth!r}.")
-    truths = [] if truth is None else [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
+    truths = [] if truth is None else true_values(truth, draws_of)
     sizes = {"figsize": (9, 1 + 2.2 * len(named)), "width_ratios": (3, 1), "sharey": "row", "squeeze": False}
     figure, axes = plt.subplots(len(named), 2, **sizes)
     for i, ((trace, density), (name, draws)) in enumerate(zip(axes, named.items(), strict=True)):

@@ -67,8 +67,8 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             because="log KL does not fall ever faster with the order",
         ),
         f"Proper orders {', '.join(map(str, orders))}: on [-{INTERVAL:g}, {INTERVAL:g}] KL is "
-        f"{', '.join(f'{v:.0e}' for v in a['kl'][proper])}, and -log KL grows by {_list(slopes)} per order until rounding: "
-        f"ever faster. On [-{WIDER:g}, {WIDER:g}] it grows by {_list(wide)}. Orders {improper} have a positive leading "
+        f"{', '.join(f'{v:.0e}' for v in a['kl'][proper])}, and -log KL grows by {_list(slopes)} per order until rounding"
+        f"{': ever faster' if steeper else ''}. On [-{WIDER:g}, {WIDER:g}] it grows by {_list(wide)}. Orders {improper} have a positive leading "
         "coefficient: exp(P) has no integral over the real line, though it is close on the interval.",
     )
     return Section(

@@ -139,8 +139,10 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                   "With the expansion centred at the true value, an approximation of any order converges as T grows.",
                   verdict(all(at_truth), because="the divergence did not fall beyond its largest value at every order"),
                   "; ".join(f"M = {m}: " + ", ".join(map(_number, row)) for m, row in zip(ORDERS, median_truth, strict=True))
-                  + f" at T = {', '.join(map(str, times))}: it rises at first, by "
-                  f"{max(np.max(row) / row[0] for row in median_truth):.0f} times at most, and falls from there on."),
+                  + f" at T = {', '.join(map(str, times))}"
+                  + (": it rises at first, by "
+                     f"{max(np.max(row) / row[0] for row in median_truth):.0f} times at most, and falls from there on."
+                     if all(at_truth) else ".")),
         ],
     )  # fmt: skip
 

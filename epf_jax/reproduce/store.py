@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -62,9 +61,7 @@ class Store:
         """Open the folder, making it if need be."""
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder):
-                pass
+            files.make_writable(folder)
         except OSError as error:
             raise StoreError(
                 f"--output: cannot write to {folder} ({error.strerror or error}). Nothing was computed; choose another "
