@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from epf_jax.densities import log_prob, sample_each
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.proposals import Proposal
+from epf_jax.proposals import Proposal, blind_to_missing
 from epf_jax.resampling import independent_ancestors
 from epf_jax.weights import reweight, uniform_log_weights
 
@@ -85,6 +85,7 @@ def redraw_path(
             f"proposal: a path is redrawn among independent draws, and those of a {proposal.name} proposal are not. "
             "Give the proposal without epf.quasi_random."
         )
+    proposal = blind_to_missing(proposal)
     key_end, key_rows = jax.random.split(key)
     num_steps = x.shape[0]
     cloud = jnp.broadcast_to(x_before, (num_particles, *x_before.shape)).astype(x.dtype)
@@ -143,6 +144,9 @@ def _go_on(model, proposal, theta):
         w = jax.vmap(lambda x_prev, x: proposal.log_weight(model, theta, x_prev, x, y, u))(cloud[ancestors], x)
         weighed = reweight(uniform_log_weights(n), w)
         increment += weighed.log_increment
-        return _Generation(x, ancestors, weighed.log_weights, increment, increment == -jnp.inf)
+        # Where every weight is zero the old path is kept, if it is one: the draws may be NaN.
+        alone = jnp.where(jnp.arange(n) == n - 1, 0.0, -jnp.inf).astype(weighed.log_weights.dtype)
+        kept = weighed.collapsed & jnp.all(jnp.isfinite(x_old))
+        return _Generation(x, ancestors, jnp.where(kept, alone, weighed.log_weights), increment, increment == -jnp.inf)
 
     return generation

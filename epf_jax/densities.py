@@ -28,7 +28,7 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
     if not jnp.issubdtype(jnp.result_type(y), jnp.floating):
         return log_prob(d, y)
     missing = jnp.isnan(y)
-    if isinstance(d, dist.MultivariateNormal):
+    if _is_one_mvn(d):
         mean, scale_tril = moments(d)
         return masked_normal_log_prob(y, mean, scale_tril)
     components = _components(d)
@@ -43,7 +43,7 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
 
 def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
     """Whether some components of y may be NaN while others are observed."""
-    if y.shape == () or isinstance(d, dist.MultivariateNormal):
+    if y.shape == () or _is_one_mvn(d):
         return True
     value = jnp.zeros(y.shape, y.dtype)
     return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
@@ -54,7 +54,7 @@ def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
 
     The two differ for counts only. NaN components get a number that means nothing.
     """
-    if isinstance(d, dist.MultivariateNormal):
+    if _is_one_mvn(d):
         mean, scale_tril = moments(d)
         d = dist.Normal(mean, jnp.sqrt(jnp.sum(scale_tril**2, axis=-1)))
     components = _components(d)
@@ -69,6 +69,10 @@ def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
     if not is_discrete(components):
         return upto, upto
     return upto - jnp.exp(components.log_prob(filled.astype(int))), upto
+
+
+def _is_one_mvn(d: Any) -> bool:
+    return isinstance(d, dist.MultivariateNormal) and d.batch_shape == ()
 
 
 def is_discrete(d: Any) -> bool:
@@ -103,17 +107,17 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
             pass
         else:
-            if drawn == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many, num):
+            if drawn == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many):
                 return _draw(fit, guarded(many))
     key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
 
 
-def _is_promoted_whole(d: dist.Distribution, num: int) -> bool:
+def _is_promoted_whole(d: dist.Distribution) -> bool:
     """Whether what it is made of has a row for each particle, too: a LogNormal's Normal would draw once for all."""
-    inner = [part for part in vars(d).values() if isinstance(part, dist.Distribution)]
-    return all(part.batch_shape[:1] == (num,) and _is_promoted_whole(part, num) for part in inner)
+    shape, inner = d.batch_shape, [part for part in vars(d).values() if isinstance(part, dist.Distribution)]
+    return all(part.batch_shape[: len(shape)] == shape and _is_promoted_whole(part) for part in inner)
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:

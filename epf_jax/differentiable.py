@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import Distribution
 
 from epf_jax.checks import brief, check_positive, check_whole_number
 from epf_jax.densities import log_prob
@@ -212,7 +213,10 @@ def score_gradient(proposal: Proposal) -> Proposal:
         raise TypeError(f"proposal: expected epf.bootstrap() or another proposal, got {brief(proposal)}.")
 
     def distribution(model, theta, x_prev, y, u):
-        return jax.tree.map(jax.lax.stop_gradient, proposal.distribution(model, theta, x_prev, y, u))
+        drawn_from = proposal.distribution(model, theta, x_prev, y, u)
+        if not isinstance(drawn_from, Distribution):
+            return _Held(drawn_from)
+        return jax.tree.map(jax.lax.stop_gradient, drawn_from)
 
     def log_weight(model, theta, x_prev, x, y, u):
         x = jax.lax.stop_gradient(x)
@@ -221,6 +225,19 @@ def score_gradient(proposal: Proposal) -> Proposal:
 
     name = f"{proposal.name}, differentiated by its score"
     return proposal._replace(distribution=distribution, log_weight=log_weight, name=name)
+
+
+class _Held:
+    """A stand-in for a distribution, or a switching one, whose draws are held fixed."""
+
+    def __init__(self, d: Any):
+        self._d = d
+
+    def sample(self, key):
+        return jax.lax.stop_gradient(self._d.sample(key))
+
+    def log_prob(self, x):
+        return self._d.log_prob(x)
 
 
 def _only_gradient(x: Array) -> Array:

@@ -4,6 +4,7 @@ Each library is imported when its function is called: `pip install 'epf_jax[expo
 `epf.replicate` keep their runs: a column, a dimension, a chain.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -39,7 +40,7 @@ def to_pandas(results: Results, series: Series | None = None, *, states: bool = 
     for name, mean, sd, quantiles in _summaries(results, states=states):
         shape = mean.shape[lead:]
         flat = [np.reshape(a, (*mean.shape[:lead], -1)) for a in (mean, sd)]
-        bands = np.reshape(quantiles, (*mean.shape[:lead], -1, len(levels)))
+        bands = np.reshape(quantiles, (*mean.shape[:lead], math.prod(shape), len(levels)))
         for j, component in enumerate(component_names(name, shape)):
             columns: dict[str, Any] = {}
             if runs:

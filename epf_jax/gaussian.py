@@ -1,4 +1,4 @@
-r"""Gaussian structure: moments of a distribution, small dense algebra, and what a function depends on.
+r"""Gaussian structure: moments of a distribution, small dense algebra, the one Gaussian update.
 
 Per-particle matrices are tiny (the dimension of a state, an observation or a parameter), and there are thousands of
 them. LAPACK is called once per matrix, at about a microsecond each; written out as scalar operations, XLA runs the
@@ -6,18 +6,15 @@ same algebra over all particles at once, and `jet` can differentiate it. Above `
 """
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
-from jax.extend.core import Jaxpr
 from jaxtyping import Array, Float
 
-from epf_jax.precision import full_precision
+from epf_jax.dependence import abstractly, depends_on, is_affine
 
 _UNROLL = 6
 
@@ -25,7 +22,9 @@ _UNROLL = 6
 def is_gaussian(d: Any) -> bool:
     """Whether d is a Normal (of any shape, expanded or not), its `to_event`, or a MultivariateNormal."""
     base = base_distribution(d)
-    return type(base) is dist.Normal or (type(base) is dist.MultivariateNormal and base.batch_shape == ())
+    if type(base) is dist.MultivariateNormal:
+        return d.batch_shape + d.event_shape == base.event_shape
+    return type(base) is dist.Normal
 
 
 def moments(d: Any) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
@@ -173,18 +172,6 @@ def condition(
 # -------------------------------------------------------------------------------------------- looking at functions
 
 
-def abstractly(function: Callable, *arguments: Any) -> Any:
-    """What `function(*arguments)` returns under abstract evaluation: types and shapes can be read, numbers cannot."""
-    returned: list[Any] = []
-
-    def look(arguments):
-        returned.append(function(*arguments))
-        return jnp.zeros(())
-
-    jax.eval_shape(look, arguments)
-    return returned[-1]
-
-
 def is_linear_gaussian(distribution: Callable, x: Any, *others: Any) -> bool:
     """Whether `distribution(x, *others)` is Gaussian with a mean affine in x and a covariance free of x."""
     if not is_gaussian(abstractly(distribution, x, *others)):
@@ -203,101 +190,3 @@ def linear_parts(
 
     zero = jnp.zeros(math.prod(x_shape), dtype)
     return jax.jacfwd(mean)(zero), mean(zero), moments(distribution(zero.reshape(x_shape)))[1]
-
-
-def depends_on(function: Callable, example: Any, *others: Any) -> bool:
-    """Whether the output of `function(example, *others)` depends on its first argument.
-
-    Decided on the traced program, so True may be too cautious (`0 * theta` depends on theta), False never errs.
-    """
-    program = _traced(function, example, *others)
-    num_first = len(jax.tree.leaves(example))
-    return any(_propagate(program, [i < num_first for i in range(len(program.invars))]))
-
-
-def _traced(function: Callable, example: Any, *others: Any) -> Jaxpr:
-    return jax.make_jaxpr(lambda first, rest: function(first, *rest))(example, others).jaxpr
-
-
-def is_affine(function: Callable, example: Any, *others: Any) -> bool:
-    """Whether `function(example, *others)` is affine in its first argument, an array.
-
-    Its Jacobian must not depend on the argument, which the traced program shows. Steps (`where`, `round`, `sign`) pass
-    that test with a Jacobian of zero, so a function that is not made of smooth ones alone is also compared with its
-    linearisation at a few points; inside a trace, where values are not known, the first test must do.
-    """
-    if depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others):
-        return False
-    if _is_smooth(_traced(function, example, *others)):
-        return True
-    sizes = np.logspace(-1, 2, 8).reshape((8,) + (1,) * example.ndim)
-    steps = (np.random.default_rng(0).normal(size=(8, *example.shape)) * sizes).astype(example.dtype)
-
-    @jax.jit  # one small program, instead of one for every operation
-    def agrees(example, others):
-        value, jacobian = function(example, *others), jax.jacfwd(function)(example, *others)
-        exact = jax.vmap(lambda step: function(example + step, *others))(steps)
-        linear = value + jax.vmap(lambda step: jnp.tensordot(jacobian, step, axes=example.ndim))(steps)
-        return jnp.allclose(exact, linear, rtol=1e-3, atol=1e-3)
-
-    with full_precision():
-        agree = agrees(example, others)
-        if isinstance(agree, jax.core.Tracer):  # inside a trace; its values may be known all the same
-            with jax.ensure_compile_time_eval():
-                agree = agrees(example, others)
-    return True if isinstance(agree, jax.core.Tracer) else bool(agree)
-
-
-_SMOOTH = re.compile(
-    "add|sub|mul|neg|div|dot_general|reduce_sum|add_any|cumsum|sin|cos|tan|tanh|exp|exp2|log|log1p|expm1|logistic|"
-    "sqrt|rsqrt|pow|integer_pow|square|convert_element_type|broadcast_in_dim|reshape|squeeze|expand_dims|transpose|"
-    "concatenate|slice|copy|copy_p|rev|erf"
-)
-
-
-def _is_smooth(jaxpr: Jaxpr) -> bool:
-    """Whether what it returns is made by operations that have a derivative wherever they are defined."""
-    wanted = set(filter(_is_variable, jaxpr.outvars))
-    for eqn in reversed(jaxpr.eqns):
-        if wanted.isdisjoint(eqn.outvars):
-            continue
-        inner = _inside(eqn)
-        if not (_is_smooth(inner) if inner is not None and eqn.primitive.name in _CALLS else _is_smooth_step(eqn)):
-            return False
-        wanted.update(filter(_is_variable, eqn.invars))
-    return True
-
-
-def _is_variable(atom: Any) -> bool:
-    return not hasattr(atom, "val")  # which a literal has
-
-
-_CALLS = {"jit", "pjit", "closed_call"}  # not those with a derivative of their own, which need not be the true one
-
-
-def _is_smooth_step(eqn: Any) -> bool:
-    real = all(jnp.issubdtype(getattr(v.aval, "dtype", float), jnp.floating) for v in eqn.outvars)  # no rounding
-    return real and _SMOOTH.fullmatch(eqn.primitive.name) is not None
-
-
-def _inside(eqn: Any) -> Any:
-    """The program that an operation calls, or None."""
-    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return getattr(inner, "jaxpr", inner)
-
-
-def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
-    """Which outputs of a jaxpr depend on its flagged inputs."""
-    marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
-
-    def is_marked(atom):
-        return _is_variable(atom) and atom in marked
-
-    for eqn in jaxpr.eqns:
-        inputs = [is_marked(v) for v in eqn.invars]
-        inner = _inside(eqn)
-        is_call = inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == len(eqn.outvars)
-        is_loop = eqn.primitive.name in ("scan", "while")  # a carry mixes its slots: be cautious
-        outputs = _propagate(inner, inputs) if is_call and not is_loop else [any(inputs)] * len(eqn.outvars)
-        marked.update(var for var, flag in zip(eqn.outvars, outputs, strict=True) if flag)
-    return [is_marked(v) for v in jaxpr.outvars]

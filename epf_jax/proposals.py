@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature
 from epf_jax.densities import log_prob, observed_log_prob, sample_each
-from epf_jax.gaussian import abstractly, condition, depends_on, is_affine, is_gaussian, linear_parts, moments
+from epf_jax.dependence import abstractly, depends_on, is_affine
+from epf_jax.gaussian import condition, is_gaussian, linear_parts, moments
 from epf_jax.model import CannotEvaluateError, StateSpaceModel, check_is_model, drawn, example_input
 from epf_jax.parameters import Theta
 
@@ -83,6 +84,39 @@ def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
         return prior + likelihood - log_prob(q(theta, x_prev, y, u), x)
 
     return Proposal(distribution, log_weight, name="guided")
+
+
+class _Either(NamedTuple):
+    """One of two distributions of the same states, by a flag that is known only when the program runs."""
+
+    flag: Any
+    first: Any
+    second: Any
+
+    def sample(self, key):
+        return jnp.where(self.flag, self.first.sample(key), self.second.sample(key))
+
+    def log_prob(self, x):
+        return jnp.where(self.flag, log_prob(self.first, x), log_prob(self.second, x))
+
+
+def blind_to_missing(proposal: Proposal) -> Proposal:
+    """The proposal, but that x_t is drawn from the transition where all of y_t is missing.
+
+    For filters that recall an impossible observation as one that is missing: a q of the user's, whose data have none,
+    need not cope with NaN for that.
+    """
+    if proposal.blind or proposal.look_ahead is not None or proposal.draw is not sample_each:
+        return proposal
+
+    def distribution(model, theta, x_prev, y, u):
+        seen = proposal.distribution(model, theta, x_prev, y, u)
+        return _Either(jnp.all(jnp.isnan(y)), model.transition(theta, x_prev, u), seen)
+
+    def log_weight(model, theta, x_prev, x, y, u):
+        return jnp.where(jnp.all(jnp.isnan(y)), 0.0, proposal.log_weight(model, theta, x_prev, x, y, u))
+
+    return proposal._replace(distribution=distribution, log_weight=log_weight)
 
 
 def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Proposal:
@@ -152,6 +186,8 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
     """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
     if model.shapes.problem is not None:
         return f"the model could not be inspected: {model.shapes.problem}"
+    if len(model.shapes.x.shape) > 1:
+        return f"the state has several axes, shape {model.shapes.x.shape}."
     theta = model.parameters.to_theta(model.parameters.centre)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     u = example_input(model)

@@ -18,16 +18,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.gaussian import (
-    abstractly,
-    base_distribution,
-    depends_on,
-    is_affine,
-    is_gaussian,
-    mask_covariance,
-    mask_missing,
-    moments,
-)
+from epf_jax.dependence import abstractly, depends_on, is_affine
+from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments
 from epf_jax.model import StateSpaceModel, example_input
 
 

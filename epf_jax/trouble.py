@@ -42,7 +42,8 @@ def warn_of_trouble(results: Results) -> None:
     if lost.any():
         warnings.warn(
             f"The particles are NaN or infinite from t = {_first(lost, t)} on: from there on nothing is known. Likely "
-            "causes: a transition that is NaN for an input (a negative time step under a square root), or explodes.",
+            "causes: a transition that is NaN for an input (a negative time step under a square root), that has noise "
+            "of scale zero, or that explodes.",
             RuntimeWarning,
             stacklevel=3,
         )

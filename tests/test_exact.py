@@ -75,6 +75,27 @@ def test_grid_posteriors_have_the_moments_of_a_conjugate_one():
 
 
 @pytest.mark.slow
+def test_nodes_that_are_not_equally_spaced_are_refused():
+    model = epf.models.ar1()
+    with pytest.raises(ValueError, match=r"^nodes: expected equally spaced increasing states"):
+        exact.quadrature(model, jnp.zeros(3), {"phi": jnp.linspace(0.0, 1.0, 5)}, jnp.sinh(jnp.linspace(-2.0, 2.0, 9)))
+
+
+def test_tables_and_whole_numbers_are_data_and_moments_too():
+    pandas = pytest.importorskip("pandas")
+    model = epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.MultivariateNormal(jnp.zeros(2, int), jnp.eye(2)),
+        transition=lambda theta, x, u: dist.MultivariateNormal(theta["phi"] * x + u["z"], jnp.eye(2)),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5).to_event(1),
+        example_input={"z": 0.0},
+    )
+    y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-1.0, 1.0, 5)}
+    plain = exact.kalman(model, jnp.asarray(y), axes, inputs={"z": jnp.asarray(z)})
+    tables = exact.kalman(model, pandas.DataFrame(y), axes, inputs=pandas.DataFrame({"z": z}))
+    np.testing.assert_allclose(tables.log_evidence, plain.log_evidence, rtol=1e-6)
+
+
 def test_two_parameter_grids_integrate_each_other_out():
     model = epf.models.local_level()
     _, y = epf.simulate(jax.random.key(2), model, {"level_noise": 0.5, "observation_noise": 1.0}, 20)

@@ -50,6 +50,14 @@ def dated(num):
     return epf.from_table({"date": days, "price": np.asarray(Y)[:num]}, "price", time="date", unit="days")
 
 
+def test_a_run_without_quantiles_is_a_table_without_their_columns(one):
+    table = one._replace(
+        levels=one.levels[:0],
+        theta=one.theta._replace(quantiles=jax.tree.map(lambda leaf: leaf[..., :0], one.theta.quantiles)),
+    ).to_pandas()
+    assert list(table.columns) == ["t", "parameter", "mean", "sd"]
+
+
 def test_time_stamps_stand_beside_the_steps(one, three):
     assert list(one.to_pandas(dated(T))["time"].astype(str)[:2]) == ["2024-01-01", "2024-01-02"]
     assert len(three.to_pandas(dated(T))) == 3 * T

@@ -83,6 +83,38 @@ def test_steps_in_theta_or_x_are_not_taken_for_linear():
         model = model_of(linear, lambda th, x, u, mean=mean: dist.Normal(mean(x), 0.1))
         assert "not linear in x" in why_not_fully_adapted(model)
     assert why_not_conjugate(epf.models.ar1()) == ""
+    # Wherever the step is, and however small in the units of the data.
+    change_point = model_of(lambda th, x, u: dist.Normal(0.5 * x + jnp.where(u > th["a"], 2.0, 0.0), 1.0), gaussian)
+    assert "not linear in theta" in why_not_conjugate(change_point)
+    for mean in (lambda x: jnp.where(x < -5.0, 1.0, 0.0), lambda x: jnp.where(x > 0, 1e-5, 0.0)):
+        model = model_of(linear, lambda th, x, u, mean=mean: dist.Normal(mean(x), 1e-6))
+        assert "not linear in x" in why_not_fully_adapted(model)
+    chosen = lambda th, x, u: dist.Normal(jnp.where((x > 0) & (u > 3), th["a"], 2 * th["a"]) * x, 1.0)  # noqa: E731
+    assert why_not_conjugate(model_of(chosen, gaussian)) == ""  # what is chosen by x and u is linear all the same
+
+
+def gaussian(th, x, u):
+    return dist.Normal(x, 1.0)
+
+
+def test_rows_without_noise_that_theta_does_not_enter_say_nothing_of_it():
+    """An AR(2) with its companion row, which only copies."""
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 0.5), "b": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(
+            jnp.stack([theta["a"] * x[0] + theta["b"] * x[1], x[0]]), jnp.ones_like(x).at[1].set(0.0)
+        ).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x[0], 0.3),
+    )
+    _, y = epf.simulate(jax.random.key(0), model, {"a": 0.5, "b": 0.3}, 40)
+    results = epf.run(jax.random.key(1), epf.storvik_filter(model, 1000), y, levels=())
+    wanted = exact.kalman(model, y, {name: np.linspace(-0.6, 1.4, 41) for name in ("a", "b")})
+    for name in ("a", "b"):
+        # 1000 particles whose paths have some hundred ancestors: errors of about a tenth of a posterior sd
+        z = (results.theta.mean[name][-1] - wanted.mean[name][-1]) / wanted.sd[name][-1]
+        assert abs(float(z)) < 0.4
+    assert abs(float(results.log_evidence[-1] - wanted.log_evidence[-1])) < 0.5
 
 
 @pytest.mark.slow

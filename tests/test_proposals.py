@@ -11,6 +11,7 @@ import epf_jax as epf
 from benchmarks.accuracy.evidence import error
 from epf_jax import exact
 from epf_jax.gaussian import moments
+from epf_jax.proposals import default_proposal
 
 
 @pytest.mark.slow
@@ -101,6 +102,44 @@ def test_the_default_proposal_suits_the_model():
     assert jnp.issubdtype(y.dtype, jnp.integer)
     results = epf.run(jax.random.key(1), epf.extended_parameter_filter(nonlinear, 50), y, levels=())
     assert np.all(np.isfinite(results.log_evidence))
+
+
+def near_y(theta, x_prev, y, u):
+    return dist.Normal(0.5 * (theta["phi"] * x_prev + y), 0.7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model, q: epf.smc2_filter(model, 50, max_steps=60, proposal=q, num_inner=20, max_inner=20),
+        lambda model, q: epf.practical_filter(model, 50, 3, proposal=q),
+    ],
+)
+def test_an_impossible_observation_that_is_recalled_as_missing_does_not_reach_q(build):
+    model = epf.models.ar1()
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.8}, 60)
+    with pytest.warns(RuntimeWarning, match="zero weight at 1 step"):
+        results = epf.run(jax.random.key(1), build(model, epf.guided(near_y)), y.at[5].set(1e25), levels=())
+    assert np.isfinite(results.x.mean).all()
+    moved = np.asarray(results.acceptance)[10:]
+    assert np.nanmax(moved) > 0  # theta goes on moving
+    assert len(np.unique(results.final.theta["phi"])) > 10
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3,)])
+def test_gaussians_side_by_side_are_not_taken_for_one(shape):
+    """A batch of correlated vectors as a state, a prior or an observation: drawn, weighed, and left to the bootstrap."""
+    rows = dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))
+    model = epf.StateSpaceModel(
+        prior={"a": rows.expand(shape).to_event(len(shape))},
+        initial=lambda theta: rows.expand(shape).to_event(len(shape)),
+        transition=lambda theta, x, u: dist.MultivariateNormal(0.5 * x + theta["a"], jnp.eye(2)).to_event(len(shape)),
+        observation=lambda theta, x, u: dist.MultivariateNormal(x, 0.25 * jnp.eye(2)).to_event(len(shape)),
+    )
+    assert default_proposal(model).blind
+    results = epf.run(jax.random.key(1), epf.bootstrap_filter(model, 20), jnp.zeros((3, *shape, 2)), levels=())
+    assert np.isfinite(results.log_evidence).all()
 
 
 def test_only_a_weight_that_is_known_to_add_nothing_is_left_out():

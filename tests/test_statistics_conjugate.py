@@ -9,11 +9,12 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.special import gammaln
-from scipy.stats import multivariate_normal
+from scipy.stats import kstest, multivariate_normal, truncnorm
 
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.statistics import statistic_of_path
+from epf_jax.statistics.families import _truncated
 
 KEY = jax.random.key(0)
 
@@ -293,6 +294,27 @@ def test_a_mean_that_is_linear_at_one_time_step_only_is_not_taken_for_linear():
     )
     with pytest.raises(ValueError, match="not linear in theta's 'phi'"):
         epf.conjugate_blocks(model)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "mean", "sd"),
+    [
+        (-1.0, 1.0, 1.02, 0.003),
+        (0.0, None, -0.2, 0.01),
+        (None, 0.0, 3.0, 0.1),
+        (-1.0, 1.0, 0.3, 0.2),
+        (-1.0, 1.0, 0.0, 50.0),
+    ],
+)
+def test_draws_between_bounds_are_right_however_far_beyond_them_the_gaussian_lies(low, high, mean, sd, precision):
+    prior = dist.TruncatedNormal(0.0, 1.0, low=low, high=high)
+    draw = jax.jit(jax.vmap(lambda key: _truncated(key, prior, jnp.asarray(mean), jnp.asarray(sd))))
+    found = np.asarray(draw(jax.random.split(KEY, 4000)), float)
+    a, b = (-np.inf if low is None else low, np.inf if high is None else high)
+    # Kolmogorov-Smirnov: sqrt(N) times the distance exceeds 1.95 with probability 0.001.
+    law = truncnorm((a - mean) / sd, (b - mean) / sd, mean, sd)
+    assert kstest(found, law.cdf).statistic < 1.95 / 4000**0.5
+    assert np.all((found > a) & (found < b))
 
 
 def refused(transition=None, observation=None, **prior):

@@ -100,7 +100,7 @@ def particle_gibbs(
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)
-    states = PathState(z, _first_paths(key_paths, model, z, y.shape[0], rows))
+    states = PathState(z, _first_paths(key_paths, model, proposal, num_particles, z, y, rows))
     kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
     description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
     return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, description)
@@ -115,10 +115,7 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         key_theta, key_path = jax.random.split(key)
         y, rows = data
         theta, info = draw_theta(key_theta, coordinates.to_theta(state.z), state.x, y, rows, population)
-        # x_0 is redrawn with the rest: a first row in which the path begins, whose y and u are not looked at.
-        y, rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, rows))
-        begins = jnp.arange(len(y)) == 0
-        redrawn = redraw_path(key_path, model, proposal, num_particles, theta, state.x[0], state.x, y, rows, begins)
+        redrawn = _redrawn(key_path, model, proposal, num_particles, theta, state.x, y, rows)
         z = coordinates.to_vector(theta)
         acceptance = info.acceptance.astype(z.dtype)
         drawn = Draw(z, redrawn.x[-1], redrawn.log_evidence, acceptance, redrawn.num_collapsed > 0)
@@ -185,13 +182,23 @@ def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
     return draw
 
 
-def _first_paths(key, model, z, num_steps, rows):
-    """Paths to begin with, simulated without a look at the data: the first sweeps replace them.
+def _first_paths(key, model, proposal, num_particles, z, y, rows):
+    """Paths to begin with: simulated without a look at the data, then redrawn once: theta is to see none that explodes.
 
-    By jax's own generator, which every distribution takes.
+    Simulated by jax's own generator, which every distribution takes.
     """
 
     def one(key, z):
-        return simulate(key, model, model.parameters.to_theta(z), num_steps, inputs=rows)[0]
+        key_path, key_redraw = jax.random.split(key)
+        theta = model.parameters.to_theta(z)
+        x = simulate(key_path, model, theta, y.shape[0], inputs=rows)[0]
+        return _redrawn(key_redraw, model, proposal, num_particles, theta, x, y, rows).x
 
     return jax.jit(jax.vmap(one))(jax.random.split(threefry(key), z.shape[0]), z)
+
+
+def _redrawn(key, model, proposal, num_particles, theta, x, y, rows):
+    """The path after a sweep of conditional SMC, x_0 redrawn with the rest."""
+    # A first row in which the path begins, whose y and u are not looked at.
+    y, rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, rows))
+    return redraw_path(key, model, proposal, num_particles, theta, x[0], x, y, rows, jnp.arange(len(y)) == 0)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.exact.data import as_observations
+from epf_jax.exact.data import as_arrays, as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, input_rows
@@ -39,7 +39,7 @@ def kalman_log_evidence(
         return (found.mean, found.scale_tril, total), total
 
     with full_precision():
-        m, L = moments(model.initial(theta))
+        m, L = (part.astype(float) for part in moments(model.initial(theta)))
         return jax.lax.scan(step, (m, L, jnp.zeros(())), (y, rows))[1]
 
 
@@ -55,6 +55,7 @@ def kalman(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
+    y, inputs = as_arrays(model, y, inputs)
     return posterior(model, axes, likelihood_of(kalman_log_evidence, model), y, inputs, batch_size=batch_size)
 
 

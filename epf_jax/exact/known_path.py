@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.exact.data import as_observations, as_path
+from epf_jax.exact.data import as_arrays, as_observations, as_path
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
@@ -60,4 +60,5 @@ def known_path(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
+    y, inputs = as_arrays(model, y, inputs)
     return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, y, inputs, batch_size=batch_size)

@@ -19,7 +19,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.exact.data import as_observations
+from epf_jax.exact.data import as_arrays, as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
@@ -63,6 +63,7 @@ def quadrature_log_evidence(
             "any size has exact.kalman."
         )
     y = as_observations(model, theta, y)
+    _check_spacing(nodes)
     nodes = _check_nodes(nodes, y.shape[0])
     rows = input_rows(inputs, y.shape[0])
 
@@ -104,6 +105,8 @@ def quadrature(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
+    y, inputs = as_arrays(model, y, inputs)
+    _check_spacing(nodes)
     return posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
     )
@@ -117,3 +120,16 @@ def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
             f"({num_steps + 1}, G), got shape {nodes.shape}. Use jnp.linspace or exact.nodes_around."
         )
     return jnp.broadcast_to(nodes, (num_steps + 1, nodes.shape[-1]))
+
+
+def _check_spacing(nodes: Any) -> None:
+    """Refuse nodes that are not equally spaced: all count alike."""
+    if isinstance(nodes, jax.core.Tracer) or np.ndim(nodes) == 0 or np.shape(nodes)[-1] < 2:
+        return
+    steps = np.diff(np.asarray(nodes, float), axis=-1)
+    mean = steps.mean(axis=-1, keepdims=True)
+    if not np.all((steps > 0) & (np.abs(steps - mean) < 0.1 * mean)):  # float32 rounds nodes that are far from zero
+        raise ValueError(
+            "nodes: expected equally spaced increasing states in every row, since all count alike. Use jnp.linspace or "
+            "exact.nodes_around."
+        )

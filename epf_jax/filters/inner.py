@@ -17,7 +17,7 @@ from epf_jax.filters.memory import recall
 from epf_jax.guards import refuse_gradients
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.proposals import Proposal
+from epf_jax.proposals import Proposal, blind_to_missing
 from epf_jax.quasi import in_order, is_quasi_random
 from epf_jax.resampling import systematic
 
@@ -46,6 +46,7 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
     room = sizes[-1]
 
     resample = in_order() if is_quasi_random(proposal) else systematic
+    proposal = blind_to_missing(proposal)
 
     def filter_of(theta, size):
         return bootstrap_filter(model, size, theta=theta, proposal=proposal, resample=resample)

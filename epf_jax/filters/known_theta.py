@@ -21,9 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_whole_number
+from epf_jax.dependence import abstractly
 from epf_jax.filters.base import StepInfo, start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.gaussian import abstractly, cholesky, condition, is_gaussian, linear_parts, moments
+from epf_jax.gaussian import cholesky, condition, is_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_fully_adapted

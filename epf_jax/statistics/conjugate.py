@@ -86,6 +86,8 @@ def linear_gaussian_statistic(
         b = gaussian.mean(reference, x_prev, x, u) - F @ reference
         scale = gaussian.scale_tril(reference, x_prev, x, u)
         value = jnp.ravel(gaussian.term.value(x, y))
+        if len(value) > 1:  # a row without noise that theta does not enter, as in an AR(p)'s companion, says nothing
+            value = jnp.where(jnp.any(scale != 0, axis=1) | jnp.any(F != 0, axis=1), value, jnp.nan)
         if part.inflate is not None:
             residual = (value - F @ coordinates.to_vector(theta) - b) / jnp.diag(scale)
             scale = part.inflate(key, residual, x_prev, x, u)[:, None] * scale

@@ -23,7 +23,8 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import abstractly, base_distribution, depends_on, is_affine, solve_lower
+from epf_jax.dependence import abstractly, depends_on, is_affine
+from epf_jax.gaussian import base_distribution, solve_lower
 from epf_jax.statistics.families import (
     COEFFICIENTS,
     COVARIANCE,

@@ -10,6 +10,7 @@ the count and half the sum of squares, the scatter matrix, the counts of transit
 enter quadratically; theirs is the Gaussian with the gradient and Hessian of the log-density.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
+from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower
@@ -191,9 +193,27 @@ def _truncated(key, prior, mean, sd):
     low, high = (
         jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf))
     )
-    standard = jax.random.truncated_normal(key, (low - mean) / sd, (high - mean) / sd, (), sd.dtype)
+    a, b = (low - mean) / sd, (high - mean) / sd
+    mirrored = a > -b  # the interval is more to the right, where the distribution function is too near to one
+    a, b = jnp.where(mirrored, -b, a), jnp.where(mirrored, -a, b)
+    log_a, log_b = log_ndtr(a), log_ndtr(b)
+    u = jax.random.uniform(key, (), sd.dtype, minval=jnp.finfo(sd.dtype).tiny)
+    log_p = log_b + jnp.log(u + (1 - u) * jnp.exp(log_a - log_b))  # of the draw: in logs, for both may be next to zero
+    standard = jnp.clip(_log_normal_quantile(log_p), a, b)
     inside = (jnp.nextafter(low, high), jnp.nextafter(high, low))
-    return jnp.clip(mean + sd * standard, *inside)
+    return jnp.clip(mean + sd * jnp.where(mirrored, -standard, standard), *inside)
+
+
+def _log_normal_quantile(log_p: Float[Array, ""]) -> Float[Array, ""]:
+    """The x at which log Phi(x) is `log_p`, not far above log 1/2: Newton's steps in logs, from the tail's."""
+    x = jnp.where(log_p < -2.0, -jnp.sqrt(-2.0 * jnp.minimum(log_p, -2.0)), ndtri(jnp.exp(jnp.maximum(log_p, -2.0))))
+
+    def newton(_, x):
+        # d log Phi / dx = phi / Phi, which grows as -x: each step squares the relative error
+        slope = jnp.exp(-0.5 * x**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(x))
+        return x - (log_ndtr(x) - log_p) / slope
+
+    return jax.lax.fori_loop(0, 6, newton, x)
 
 
 def _solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.gaussian import abstractly, base_distribution, depends_on
+from epf_jax.dependence import abstractly, depends_on
+from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
 from epf_jax.statistics.base import Statistic
 from epf_jax.statistics.conjugate import (

@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.dependence import depends_on
 from epf_jax.derivatives import taylor_expansion
-from epf_jax.gaussian import depends_on, solve_lower
+from epf_jax.gaussian import solve_lower
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
