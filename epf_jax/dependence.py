@@ -56,7 +56,7 @@ _STEP = re.compile(
 
 
 def _has_step(jaxpr: Jaxpr, flags: list[bool], wanted: list[bool]) -> bool:
-    """Whether a flagged input goes through an operation of `_STEP`, or a whole number, on its way to a wanted output."""
+    """Whether a flagged input goes through an operation of `_STEP`, or a whole number, on its way to a wanted one."""
     marked = _marked(jaxpr, flags)
     needed = {v for v, flag in zip(jaxpr.outvars, wanted, strict=True) if flag and _is_variable(v)}
     for eqn in reversed(jaxpr.eqns):

@@ -225,6 +225,21 @@ def test_chains_that_never_left_their_start_are_told_of():
 # ------------------------------------------------------------------------------------------------------ how they are used
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 8 x 20 draws")
+def test_chains_that_begin_on_a_path_that_explodes_are_not_lost():
+    model = epf.StateSpaceModel(  # a logistic map: a path that leaves [0, 1] goes to minus infinity
+        prior={"r": dist.Normal(3.9, 0.3)},
+        initial=lambda theta: dist.Normal(0.5, 0.1),
+        transition=lambda theta, x, u: dist.Normal(theta["r"] * x * (1 - x), 0.01),
+        observation=lambda theta, x, u: dist.Normal(x, 0.05),
+    )
+    _, y = epf.simulate(jax.random.key(3), model, {"r": 3.6}, 100)
+    results = epf.particle_gibbs(KEY, model, y, num_particles=10, num_draws=20, num_warmup=10, num_chains=8)
+    assert np.isfinite(y).all()
+    assert np.isfinite(results.chains.theta["r"]).all()
+
+
 def test_results_of_chains_are_those_of_any_method_in_one_row():
     results = pmmh_ar1()
     chains = results.chains

@@ -101,6 +101,39 @@ def test_by_their_score_states_without_a_derivative_have_the_exact_gradient(x64)
 
 
 @pytest.mark.slow
+def test_states_with_a_regime_have_a_score_gradient_too():
+    """Both regimes are alike here, so that Kalman's evidence of the rest of the state has the exact gradient."""
+    y = jnp.array([0.3, -0.8, 1.1, 0.4, -0.2])
+
+    def with_regime(noise):
+        rest = lambda mean: epf.switching(jnp.array([0.7, 0.3]), lambda k: dist.Normal(mean, noise))  # noqa: E731
+        return epf.StateSpaceModel(
+            {}, lambda th: rest(0.0), lambda th, x, u: rest(0.5 * x[1]), lambda th, x, u: dist.Normal(x[1], 1.0)
+        )
+
+    def without(noise):
+        step = lambda mean: dist.Normal(mean, noise)  # noqa: E731
+        return epf.StateSpaceModel(
+            {}, lambda th: step(0.0), lambda th, x, u: step(0.5 * x), lambda th, x, u: dist.Normal(x, 1.0)
+        )
+
+    def log_evidence(noise, key):
+        proposal, resample = epf.score_gradient(epf.bootstrap()), epf.stop_gradient_resampling()
+        filter_ = epf.bootstrap_filter(with_regime(noise), 40, proposal=proposal, resample=resample)
+        return epf.run(key, filter_, y, levels=()).log_evidence[-1]
+
+    exactly = lambda noise: epf.exact.kalman_log_evidence(without(noise), {}, y)[-1]  # noqa: E731
+    num = 2000
+    value, slope = jax.jit(jax.vmap(jax.value_and_grad(log_evidence), in_axes=(None, 0)))(
+        1.0, jax.random.split(KEY, num)
+    )
+    ratio, wanted = np.exp(np.asarray(value) - float(exactly(1.0))), float(jax.grad(exactly)(1.0))
+    off = ratio * (np.asarray(slope) - wanted)
+    assert abs(off.mean()) < 3.0 * off.std() / np.sqrt(num)
+    assert off.std() / np.sqrt(num) < 0.1
+
+
+@pytest.mark.slow
 def test_a_fading_memory_keeps_the_gradient_of_a_long_series_small_and_near_kalmans():
     hyper = {"phi": 0.8, "q": 1.0, "r": 0.7}
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 400)
