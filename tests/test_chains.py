@@ -333,7 +333,7 @@ def counts():
 
 
 def test_gibbs_chains_begin_with_paths_of_any_model():
-    paths = _first_paths(stream(KEY), counts(), jnp.zeros((2, 1)), 3, jnp.arange(1, 4))
+    paths = _first_paths(stream(KEY), counts(), epf.bootstrap(), 5, jnp.zeros((2, 1)), jnp.zeros(3), jnp.arange(1, 4))
     assert paths.shape == (2, 4)
     assert np.all(np.isfinite(paths))
 

@@ -63,7 +63,6 @@ def quadrature_log_evidence(
             "any size has exact.kalman."
         )
     y = as_observations(model, theta, y)
-    _check_spacing(nodes)
     nodes = _check_nodes(nodes, y.shape[0])
     rows = input_rows(inputs, y.shape[0])
 
@@ -106,7 +105,8 @@ def quadrature(
         batch_size: grid points evaluated at once.
     """
     y, inputs = as_arrays(model, y, inputs)
-    _check_spacing(nodes)
+    if np.ndim(y):
+        _check_nodes(nodes, len(y))
     return posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
     )
@@ -119,12 +119,13 @@ def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
             f"nodes: expected one grid of G >= 2 states, shape (G,), or one for each of x_0..x_{num_steps}, shape "
             f"({num_steps + 1}, G), got shape {nodes.shape}. Use jnp.linspace or exact.nodes_around."
         )
+    _check_spacing(nodes)
     return jnp.broadcast_to(nodes, (num_steps + 1, nodes.shape[-1]))
 
 
 def _check_spacing(nodes: Any) -> None:
     """Refuse nodes that are not equally spaced: all count alike."""
-    if isinstance(nodes, jax.core.Tracer) or np.ndim(nodes) == 0 or np.shape(nodes)[-1] < 2:
+    if isinstance(nodes, jax.core.Tracer):
         return
     steps = np.diff(np.asarray(nodes, float), axis=-1)
     mean = steps.mean(axis=-1, keepdims=True)
