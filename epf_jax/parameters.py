@@ -2,7 +2,8 @@ r"""theta as the user sees it <-> one flat unconstrained vector z.
 
 A prior is a distribution, or a pytree (usually a dict) of distributions. Each leaf has a support, and numpyro's
 `biject_to(support)` maps the real line onto it: positive scales live on the log scale, correlations on the logit
-scale, real parameters stay as they are. Filters and samplers move z in R^P; models are only ever called with theta.
+scale, real parameters stay as they are, and the circle of an angle is cut where its prior is least. Filters and
+samplers move z in R^P; models are only ever called with theta.
 
 The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 """
@@ -164,7 +165,35 @@ def _leaf(path, d) -> _Leaf:
     size = 1
     for n in unconstrained_shape:
         size *= n
+    if isinstance(getattr(support, "base_constraint", support), type(dist.constraints.circular)):
+        transform = _Turned(transform, _location(d))
     return _Leaf(name, d, transform, tuple(draw.shape), unconstrained_shape, size)
+
+
+class _Turned:
+    """The line onto the circle, cut opposite to the prior's location: at -pi and pi a prior may have its mass."""
+
+    def __init__(self, transform: Any, by: Any):
+        self._transform, self._by = transform, by
+
+    def __call__(self, z):
+        return _between_pi(self._transform(z) + self._by)
+
+    def inv(self, theta):
+        return self._transform.inv(_between_pi(theta - self._by))
+
+    def log_abs_det_jacobian(self, z, theta):
+        return self._transform.log_abs_det_jacobian(z, self._transform(z))
+
+
+def _between_pi(angle):
+    return jnp.remainder(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
+
+
+def _location(d: Any) -> Any:
+    while hasattr(d, "base_dist"):
+        d = d.base_dist
+    return getattr(d, "loc", 0.0)
 
 
 def _check_moments(name: str, centre, scale) -> None:

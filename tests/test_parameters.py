@@ -91,6 +91,18 @@ def test_the_density_of_z_integrates_to_one(name, x64):
     np.testing.assert_allclose(jnp.sum(density) * (z[1] - z[0]), 1.0, rtol=1e-8)
 
 
+def test_a_circle_is_cut_where_its_prior_is_least(x64):
+    """An angle around 3 is an angle around 0 but for a rotation, though it lies on both sides of pi."""
+    at_seam, at_zero = (parameters({"angle": dist.VonMises(loc, 2.0)}) for loc in (3.0, 0.0))
+    z = jnp.linspace(-4.0, 4.0, 9)[:, None]
+    angles = jax.vmap(at_seam.to_theta)(z)["angle"]
+    np.testing.assert_allclose(jnp.cos(angles - 3.0), jnp.cos(jax.vmap(at_zero.to_theta)(z)["angle"]), atol=1e-12)
+    assert np.all(np.abs(angles) <= np.pi)
+    np.testing.assert_allclose(jax.vmap(lambda a: at_seam.to_vector({"angle": a}))(angles), z, rtol=1e-9)
+    np.testing.assert_allclose(jax.vmap(at_seam.log_prior)(z), jax.vmap(at_zero.log_prior)(z), rtol=1e-9)
+    np.testing.assert_allclose(at_seam.scale, at_zero.scale, rtol=1e-9)
+
+
 def test_prior_draws_have_the_priors_distribution_and_structure():
     coordinates = parameters({"phi": dist.Uniform(-1.0, 1.0), "scale": dist.LogNormal(0.0, 0.5)})
     draws = coordinates.sample(jax.random.key(0), 4000)
