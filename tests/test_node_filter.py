@@ -323,6 +323,7 @@ def cycle():
     )
 
 
+@pytest.mark.slow
 def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_missing():
     model = cycle()
     _, y = epf.simulate(jax.random.key(0), model, {"angle": 0.6}, 60)

@@ -121,6 +121,7 @@ def test_the_states_are_drawn_from_the_mixture_of_the_inner_filters():
     assert within_standard_errors(runs().x.sd[:, -1], sd, slack=0.016 * sd)
 
 
+@pytest.mark.slow
 def test_theta_moves_where_the_effective_sample_size_was_low_and_nowhere_else():
     found = runs()
     np.testing.assert_array_equal(found.resampled, found.ess < 0.5 * N)
