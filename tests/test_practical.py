@@ -99,12 +99,12 @@ def test_counts_inputs_and_missing_values_go_through_the_window():
     assert not any(np.any(np.isnan(leaf)) for leaf in jax.tree.leaves(results))
     np.testing.assert_array_equal(results.final.S.u["dose"][3], inputs["dose"][-2:])
     with pytest.raises(ValueError, match=r"^inputs: the filter keeps inputs like.*example_input=inputs\[0\]"):
-        filter_.step(jax.random.key(2), results.final, y[0], {"dose": jnp.ones(2), "length": jnp.ones(())})
+        filter_.step(jax.random.key(2), results.final, y[0], {"dose": 1.0, "length": 1.0, "more": 1.0})
 
 
 @pytest.mark.slow
 def test_theta_against_the_edge_of_its_box_is_diagnosed():
-    narrow = epf.chebyshev(AR1, 8, box=(jnp.array([-0.2]), jnp.array([0.2])), shrink=None)
+    narrow = epf.chebyshev(AR1, 8, box=({"phi": -0.2}, {"phi": 0.2}), shrink=None)
     filter_ = epf.practical_filter(AR1, 40, 2, num_sweeps=1, num_path_particles=2, statistic=narrow)
     results = epf.run(
         jax.random.key(1), filter_, epf.simulate(jax.random.key(0), AR1, {"phi": 0.9}, 60)[1], diagnostics=True
