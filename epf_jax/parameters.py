@@ -19,6 +19,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.checks import brief
+from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
 
 Theta = Any
@@ -166,7 +167,7 @@ def _leaf(path, d) -> _Leaf:
     for n in unconstrained_shape:
         size *= n
     if isinstance(getattr(support, "base_constraint", support), type(dist.constraints.circular)):
-        transform = _Turned(transform, _location(d))
+        transform = _Turned(transform, getattr(base_distribution(d), "loc", 0.0))
     return _Leaf(name, d, transform, tuple(draw.shape), unconstrained_shape, size)
 
 
@@ -188,12 +189,6 @@ class _Turned:
 
 def _between_pi(angle):
     return jnp.remainder(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
-
-
-def _location(d: Any) -> Any:
-    while hasattr(d, "base_dist"):
-        d = d.base_dist
-    return getattr(d, "loc", 0.0)
 
 
 def _check_moments(name: str, centre, scale) -> None:

@@ -333,7 +333,8 @@ def counts():
 
 
 def test_gibbs_chains_begin_with_paths_of_any_model():
-    paths = _first_paths(stream(KEY), counts(), epf.bootstrap(), 5, jnp.zeros((2, 1)), jnp.zeros(3), jnp.arange(1, 4))
+    draw = _first_paths(counts(), epf.bootstrap(), 5)
+    paths = draw(stream(KEY), jnp.zeros((2, 1)), jnp.zeros(3), jnp.arange(1, 4))
     assert paths.shape == (2, 4)
     assert np.all(np.isfinite(paths))
 

@@ -100,7 +100,7 @@ def particle_gibbs(
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)
-    states = PathState(z, _first_paths(key_paths, model, proposal, num_particles, z, y, rows))
+    states = PathState(z, _first_paths(model, proposal, num_particles)(key_paths, z, y, rows))
     kernel = gibbs_kernel(model, draw_theta, proposal, num_particles)
     description = f"particle Gibbs, {num_particles} particles, proposal {proposal.name}, theta by {how}"
     return run_chains(key_chains, model, kernel, states, tuning, (y, rows), plan, description)
@@ -182,19 +182,24 @@ def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
     return draw
 
 
-def _first_paths(key, model, proposal, num_particles, z, y, rows):
-    """Paths to begin with: simulated without a look at the data, then redrawn once: theta is to see none that explodes.
+@lru_cache(maxsize=64)  # one program for all series of a length
+def _first_paths(model: StateSpaceModel, proposal: Proposal, num_particles: int) -> Callable:
+    """`draw(key, z, y, rows)`, a path for each z: simulated without a look at the data, then redrawn once.
 
-    Simulated by jax's own generator, which every distribution takes.
+    So theta sees none that explodes. Simulated by jax's own generator, which every distribution takes.
     """
 
-    def one(key, z):
+    def one(key, z, y, rows):
         key_path, key_redraw = jax.random.split(key)
         theta = model.parameters.to_theta(z)
         x = simulate(key_path, model, theta, y.shape[0], inputs=rows)[0]
         return _redrawn(key_redraw, model, proposal, num_particles, theta, x, y, rows).x
 
-    return jax.jit(jax.vmap(one))(jax.random.split(threefry(key), z.shape[0]), z)
+    @jax.jit
+    def draw(key, z, y, rows):
+        return jax.vmap(one, in_axes=(0, 0, None, None))(jax.random.split(threefry(key), z.shape[0]), z, y, rows)
+
+    return draw
 
 
 def _redrawn(key, model, proposal, num_particles, theta, x, y, rows):

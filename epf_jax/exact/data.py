@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
 from epf_jax.data import table_array
-from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.model import StateSpaceModel, check_is_model, input_rows
 from epf_jax.parameters import Theta
-from epf_jax.tables import columns_of, is_table, numbers_of
+from epf_jax.tables import is_table
 
 
 def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:
@@ -30,12 +29,7 @@ def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
     """Tables of pandas, polars or pyarrow as what a compiled program takes; anything else as it is."""
     shape = None if model.shapes.y is None else model.shapes.y.shape
     y = table_array("y", y, shape) if is_table(y) else y
-    return y, columns_as_arrays(inputs) if is_table(inputs) else inputs
-
-
-def columns_as_arrays(table: Any) -> dict[str, np.ndarray]:
-    """A table's columns as numbers, by name."""
-    return {name: numbers_of(column, name, lambda i: f"row {i}") for name, column in columns_of(table).items()}
+    return y, input_rows(inputs, len(inputs)) if is_table(inputs) else inputs
 
 
 def _rows(name: str, values: Any, lead: str, least: int, expected: Any) -> Array:

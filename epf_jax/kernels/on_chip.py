@@ -49,8 +49,7 @@ def scan_on_chip(
         raise NotFusable(f"{num_particles} particles, more than the {MAX_PARTICLES} of one block")
     row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
     closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, row)
-    if closed.effects:  # a kernel computes what leads to a result, and would leave out what is printed on the way
-        raise NotFusable(f"a step with side effects: {', '.join(map(str, closed.effects))}")
+    _check_effects(closed)
     jaxpr, consts = closed.jaxpr, closed.consts
     leaves, row_leaves = jax.tree.leaves(state), jax.tree.leaves(rows)
     flags = [
@@ -112,6 +111,11 @@ def scan_on_chip(
 def _all_steps(words: Any, aval: Any, num_steps: int) -> jax.Array:
     shape = (num_steps, *aval.shape)
     return jnp.zeros(shape, aval.dtype) if words is None else words.reshape(shape).astype(aval.dtype)
+
+
+def _check_effects(closed: Any) -> None:
+    if closed.effects:  # a kernel computes what leads to a result, and would leave out what is printed on the way
+        raise NotFusable(f"a step with side effects: {', '.join(map(str, closed.effects))}")
 
 
 def _check_words(avals: list[Any]) -> None:
