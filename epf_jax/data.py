@@ -211,7 +211,7 @@ def _parts(tables: Any, by: str | None) -> dict[str, Any]:
 
 
 def _group(value: Any, by: str, row: int) -> str:
-    if is_missing(value):
+    if is_missing(value) or not str(value).strip():
         raise ValueError(f"by: column {by!r} is missing in row {row}, which then belongs to no series. Fill it in.")
     return str(value)
 

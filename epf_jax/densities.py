@@ -9,14 +9,34 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
-from epf_jax.gaussian import masked_normal_log_prob, moments
+from epf_jax.gaussian import base_distribution, is_gaussian, masked_normal_log_prob, moments, without_noise
 from epf_jax.guards import guarded
 from epf_jax.random import normal, threefry
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
-    """Log density of one value, summed over the components of a distribution with a batch shape."""
+    """Log density of one value, summed over the components of a distribution with a batch shape.
+
+    Of a Gaussian vector, that of the components that have noise, where the others, such as the lags in an AR(p)'s
+    companion, are their means up to rounding; elsewhere zero.
+    """
+    base = base_distribution(d)
+    if type(base) is dist.Normal and jnp.size(value) > 1:
+        fixed = jnp.broadcast_to(base.scale == 0, jnp.shape(value))
+        components = dist.Normal(base.loc, jnp.where(fixed, 1.0, base.scale)).log_prob(value)
+        return jnp.sum(jnp.where(fixed, _log_is(value, base.loc), components))
+    if _is_one_mvn(base) and is_gaussian(d):
+        fixed = without_noise(base.scale_tril)
+        noisy = dist.MultivariateNormal(base.loc, scale_tril=base.scale_tril + jnp.diag(jnp.where(fixed, 1.0, 0.0)))
+        at_means = jnp.where(fixed, _log_is(value, base.loc) + 0.5 * jnp.log(2 * jnp.pi), 0.0)
+        return noisy.log_prob(jnp.where(fixed, base.loc, value)) + jnp.sum(at_means)
     return jnp.sum(d.log_prob(value))
+
+
+def _log_is(value: Array, mean: Array) -> Array:
+    """Zero where the value is the mean, to half the digits that numbers have, and elsewhere -inf."""
+    rounding = jnp.sqrt(jnp.finfo(jnp.result_type(float)).eps)
+    return jnp.where(jnp.abs(value - mean) <= rounding * (jnp.abs(value) + jnp.abs(mean)), 0.0, -jnp.inf)
 
 
 def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:

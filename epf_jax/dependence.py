@@ -1,8 +1,9 @@
 """What a function depends on, and how: read off its traced program."""
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,55 +50,117 @@ def _traced(function: Callable, example: Any, *others: Any) -> Jaxpr:
     return jax.make_jaxpr(lambda first, rest: function(first, *rest))(example, others).jaxpr
 
 
-_STEP = re.compile(
-    "lt|le|gt|ge|eq|ne|sign|floor|ceil|round|is_finite|arg(max|min)|rem|stop_gradient|bitcast_convert_type|"
-    "custom_(jvp|vjp)_call.*"
-)
+class _Inner(NamedTuple):
+    """A program inside an operation.
+
+    Attributes:
+        program: the program.
+        flags: which of its inputs depend on what is asked about.
+        carried: of a loop's body, which parts of what it carries are flagged, the first of the operation's outputs.
+        decides: whether it is a loop's test, and not what makes the operation's outputs.
+    """
+
+    program: Jaxpr
+    flags: list[bool]
+    carried: Sequence[bool] = ()
+    decides: bool = False
+
+
+def _inside(eqn: Any, inputs: list[bool]) -> list[_Inner]:
+    """The programs in an operation, given which of its inputs are flagged: what is called, branches, loops' bodies.
+
+    Of other operations with programs in them none is told of: every output may depend on every input.
+    """
+    name, given = eqn.primitive.name, eqn.params
+    if name == "cond":
+        return [_Inner(branch.jaxpr, inputs[1:]) for branch in given["branches"]]
+    if name == "scan":
+        num_consts, num_carry, body = given["num_consts"], given["num_carry"], given["jaxpr"].jaxpr
+        consts, carry, rows = _cut(inputs, num_consts, num_consts + num_carry)
+        carry = _settled(carry, lambda carry: _propagate(body, [*consts, *carry, *rows])[:num_carry])
+        return [_Inner(body, [*consts, *carry, *rows], carry)]
+    if name == "while":
+        num_cond, num_body = given["cond_nconsts"], given["body_nconsts"]
+        test, body = given["cond_jaxpr"].jaxpr, given["body_jaxpr"].jaxpr
+        of_test, of_body, carry = _cut(inputs, num_cond, num_cond + num_body)
+        carry = _settled(carry, lambda carry: _propagate(body, [*of_body, *carry]))
+        return [_Inner(test, [*of_test, *carry], decides=True), _Inner(body, [*of_body, *carry], carry)]
+    inner = given.get("jaxpr", given.get("call_jaxpr"))
+    inner = getattr(inner, "jaxpr", inner)
+    if inner is None or len(inner.invars) != len(eqn.invars) or len(inner.outvars) != len(eqn.outvars):
+        return []
+    return [_Inner(inner, inputs)]
+
+
+def _cut(flags: list[bool], *ends: int) -> list[list[bool]]:
+    """The flags in pieces that end where it is said."""
+    return [flags[start:end] for start, end in zip((0, *ends), (*ends, len(flags)), strict=True)]
+
+
+def _settled(carry: list[bool], turn: Callable[[list[bool]], list[bool]]) -> list[bool]:
+    """Which parts of what a loop carries are flagged after any number of turns."""
+    while True:
+        after = [old or new for old, new in zip(carry, turn(carry), strict=True)]
+        if after == carry:
+            return carry
+        carry = after
+
+
+def _is_choice(eqn: Any, inputs: list[bool], inside: list[_Inner]) -> bool:
+    """Whether what is flagged decides which branch is taken, or how often a loop is gone through."""
+    if eqn.primitive.name == "cond" and inputs[0]:
+        return True
+    return any(inner.decides and any(_propagate(inner.program, inner.flags)) for inner in inside)
+
+
+_STEP = re.compile("sign|floor|ceil|round|rem|sort|reduce_precision|stop_gradient|custom_(jvp|vjp)_call.*")
 
 
 def _has_step(jaxpr: Jaxpr, flags: list[bool], wanted: list[bool]) -> bool:
-    """Whether a flagged input goes through an operation of `_STEP`, or a whole number, on its way to a wanted one."""
+    """Whether a flagged input goes through a step, which is flat on both sides, on its way to a wanted output.
+
+    Steps are the operations of `_STEP`, all that make whole numbers or truth values, and choices by what is flagged.
+    """
     marked = _marked(jaxpr, flags)
     needed = {v for v, flag in zip(jaxpr.outvars, wanted, strict=True) if flag and _is_variable(v)}
     for eqn in reversed(jaxpr.eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
+        of_outputs = [v in needed for v in eqn.outvars]
         needed.update(filter(_is_variable, eqn.invars))
         inputs = [_is_variable(v) and v in marked for v in eqn.invars]
-        if not any(inputs):
-            continue
-        real = all(jnp.issubdtype(getattr(v.aval, "dtype", float), jnp.floating) for v in eqn.outvars)
-        if _STEP.fullmatch(eqn.primitive.name) or (eqn.primitive.name == "convert_element_type" and not real):
-            return True
-        if _is_call(eqn):
-            if _has_step(_inside(eqn), inputs, [v in needed for v in eqn.outvars]):
-                return True
-        elif any(
-            _has_step(inner, [True] * len(inner.invars), [True] * len(inner.outvars)) for inner in _all_inside(eqn)
-        ):
+        if any(inputs) and _makes_step(eqn, inputs, of_outputs):
             return True
     return False
 
 
-def _is_call(eqn: Any) -> bool:
-    """Whether an operation is one program, whose inputs and outputs are its own."""
-    inner = _inside(eqn)
-    if inner is None or eqn.primitive.name in ("scan", "while"):  # a carry mixes its slots
-        return False
-    return len(inner.invars) == len(eqn.invars) and len(inner.outvars) == len(eqn.outvars)
+def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
+    """Whether an operation with flagged inputs is a step, or has one inside."""
+    if _STEP.fullmatch(eqn.primitive.name):
+        return True
+    if eqn.primitive.name == "custom_linear_solve":  # linear in the right-hand side, which comes after the matrix
+        return any(inputs[: sum(eqn.params["const_lengths"])])
+    inside = _inside(eqn, inputs)
+    if not inside:
+        return _has_programs(eqn) or not all(_is_real(v) for v in eqn.outvars)
+    if _is_choice(eqn, inputs, inside):
+        return True
+    in_turns = eqn.primitive.name in ("scan", "while")  # an output of one turn may be an input of the next
+    return any(
+        _has_step(inner.program, inner.flags, [True] * len(wanted) if in_turns else wanted)
+        for inner in inside
+        if not inner.decides
+    )
 
 
-def _inside(eqn: Any) -> Any:
-    """The program that an operation calls, or None."""
-    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return getattr(inner, "jaxpr", inner)
-
-
-def _all_inside(eqn: Any) -> list[Jaxpr]:
-    """The programs in an operation: a loop's body, the branches of a choice."""
+def _has_programs(eqn: Any) -> bool:
     values = [value for given in eqn.params.values() for value in (given if isinstance(given, tuple) else (given,))]
-    inner = [getattr(value, "jaxpr", value) for value in values]
-    return [program for program in inner if hasattr(program, "eqns")]
+    return any(hasattr(getattr(value, "jaxpr", value), "eqns") for value in values)
+
+
+def _is_real(variable: Any) -> bool:
+    """Whether a variable holds real or complex numbers; what has no kind of number counts as such."""
+    return jnp.issubdtype(getattr(variable.aval, "dtype", float), jnp.inexact)
 
 
 def _is_variable(atom: Any) -> bool:
@@ -115,6 +178,16 @@ def _marked(jaxpr: Jaxpr, flags: list[bool]) -> set[Any]:
     marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
     for eqn in jaxpr.eqns:
         inputs = [_is_variable(v) and v in marked for v in eqn.invars]
-        outputs = _propagate(_inside(eqn), inputs) if _is_call(eqn) else [any(inputs)] * len(eqn.outvars)
-        marked.update(var for var, flag in zip(eqn.outvars, outputs, strict=True) if flag)
+        if any(inputs):
+            marked.update(var for var, flag in zip(eqn.outvars, _flow(eqn, inputs), strict=True) if flag)
     return marked
+
+
+def _flow(eqn: Any, inputs: list[bool]) -> list[bool]:
+    """Which outputs of an operation depend on its flagged inputs."""
+    inside = _inside(eqn, inputs)
+    if not inside or _is_choice(eqn, inputs, inside):
+        return [True] * len(eqn.outvars)
+    found: list[Sequence[bool]] = [_propagate(inner.program, inner.flags) for inner in inside if not inner.decides]
+    found += [inner.carried for inner in inside]  # which a loop without a turn returns as it was
+    return [any(flags) for flags in zip_longest(*found)]

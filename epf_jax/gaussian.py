@@ -2,7 +2,7 @@ r"""Gaussian structure: moments of a distribution, small dense algebra, the one 
 
 Per-particle matrices are tiny (the dimension of a state, an observation or a parameter), and there are thousands of
 them. LAPACK is called once per matrix, at about a microsecond each; written out as scalar operations, XLA runs the
-same algebra over all particles at once, and `jet` can differentiate it. Above `_UNROLL` LAPACK takes over.
+same algebra over all particles at once, and `jet` can differentiate it. Above `_UNROLL` there are loops instead.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from epf_jax.dependence import abstractly, depends_on, is_affine
 
@@ -44,10 +44,10 @@ def base_distribution(d: Any) -> Any:
 
 
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero, in large matrices as next to it."""
+    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero."""
     d = a.shape[-1]
     if d > _UNROLL:
-        return _cholesky_by_lapack(a)
+        return _cholesky_by_columns(a)
     rows: list[list[Any]] = [[jnp.zeros_like(a[0, 0])] * d for _ in range(d)]
     for j in range(d):
         pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j))
@@ -60,16 +60,17 @@ def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
-def _cholesky_by_lapack(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """LAPACK's, which is all NaN for a singular matrix; the correlations of one are then brought nearer to zero."""
+def _cholesky_by_columns(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The same in a loop over columns, for all particles at once. LAPACK's is all NaN for a singular matrix."""
     d = a.shape[-1]
-    is_singular = jnp.any(jnp.isnan(jnp.linalg.cholesky(jax.lax.stop_gradient(a))))
-    positive = jnp.diagonal(a) > 0
-    sd = jnp.where(positive, jnp.sqrt(jnp.where(positive, jnp.diagonal(a), 1.0)), 0.0)
-    divisor = jnp.where(positive, sd, 1.0)
-    nearer = a / jnp.outer(divisor, divisor) + jnp.diag(jnp.where(positive, 10 * d * jnp.finfo(a.dtype).eps, 1.0))
-    factor = jnp.linalg.cholesky(jnp.where(is_singular, nearer, a))
-    return jnp.where(is_singular, sd[:, None] * factor, factor)
+
+    def with_column(j, lower):
+        rest = a[:, j] - lower @ lower[j]  # whose columns from j on are zero
+        positive = rest[j] > 0
+        root = jnp.sqrt(jnp.where(positive, rest[j], 1.0))
+        return lower.at[:, j].set(jnp.where(positive & (jnp.arange(d) >= j), rest / root, 0.0))
+
+    return jax.lax.fori_loop(0, d, with_column, jnp.zeros_like(a))
 
 
 def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Array, "d *k"]:
@@ -89,6 +90,11 @@ def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"
     white = solve_lower(scale_tril, residual)
     log_det = jnp.sum(jnp.log(jnp.diag(scale_tril)))
     return -0.5 * jnp.sum(white**2) - log_det - 0.5 * residual.shape[0] * jnp.log(2 * jnp.pi)
+
+
+def without_noise(scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
+    """Which components are their mean itself: a lag in an AR(p)'s companion, a position that moves by its velocity."""
+    return jnp.all(scale_tril == 0, axis=-1)
 
 
 def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tuple[Array, ...]:

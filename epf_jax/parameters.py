@@ -2,8 +2,8 @@ r"""theta as the user sees it <-> one flat unconstrained vector z.
 
 A prior is a distribution, or a pytree (usually a dict) of distributions. Each leaf has a support, and numpyro's
 `biject_to(support)` maps the real line onto it: positive scales live on the log scale, correlations on the logit
-scale, real parameters stay as they are, and the circle of an angle is cut where its prior is least. Filters and
-samplers move z in R^P; models are only ever called with theta.
+scale, real parameters stay as they are, and the circle of an angle is cut where its prior is least (so that an angle
+may be told as more than pi). Filters and samplers move z in R^P; models are only ever called with theta.
 
 The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 """
@@ -118,12 +118,14 @@ def parameters(prior: Any) -> Parameters:
     def log_prior(z):
         total = log_jacobian(z)
         for leaf, part in zip(leaves, split(z), strict=True):
-            total += jnp.sum(leaf.prior.log_prob(leaf.transform(part)))
+            value = leaf.transform(part)
+            value = _between_pi(value) if isinstance(leaf.transform, _Turned) else value
+            total += jnp.sum(leaf.prior.log_prob(value))
         return total
 
     def sample(key, num):
         keys = jax.random.split(key, max(len(leaves), 1))
-        return treedef.unflatten([_draws(leaf.prior, k, num) for leaf, k in zip(leaves, keys, strict=False)])
+        return treedef.unflatten([_draws(leaf, k, num) for leaf, k in zip(leaves, keys, strict=False)])
 
     centre, scale = _centre_and_scale(leaves)
     return Parameters(
@@ -172,16 +174,23 @@ def _leaf(path, d) -> _Leaf:
 
 
 class _Turned:
-    """The line onto the circle, cut opposite to the prior's location: at -pi and pi a prior may have its mass."""
+    """The line onto the circle, cut opposite to the prior's location: at -pi and pi a prior may have its mass.
+
+    Angles are told as from pi below the location to pi above it, so that their mean and quantiles mean something.
+    """
 
     def __init__(self, transform: Any, by: Any):
         self._transform, self._by = transform, by
 
     def __call__(self, z):
-        return _between_pi(self._transform(z) + self._by)
+        return self._transform(z) + self._by
 
     def inv(self, theta):
         return self._transform.inv(_between_pi(theta - self._by))
+
+    def told(self, theta):
+        """An angle that is told otherwise, as a draw of the prior is, in this way."""
+        return self._by + _between_pi(theta - self._by)
 
     def log_abs_det_jacobian(self, z, theta):
         return self._transform.log_abs_det_jacobian(z, self._transform(z))
@@ -225,9 +234,11 @@ def _inverse(leaf: _Leaf, value):
     return leaf.transform.inv(value)
 
 
-def _draws(d, key, num):
+def _draws(leaf: _Leaf, key, num):
+    d = leaf.prior
     if isinstance(d, dist.Distribution):
-        return jnp.asarray(guarded(d).sample(key, (num,)), float)
+        draws = jnp.asarray(guarded(d).sample(key, (num,)), float)
+        return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else draws
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
 
 
@@ -241,14 +252,14 @@ def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:
 
 def _locations_and_scales(leaves: list[_Leaf]) -> list[tuple[Any, Any]]:
     """Centre and scale of each leaf along its coordinates of z, of NumPy where their numbers are known."""
-    found = _evaluated(lambda: [_known_location_and_scale(leaf) for leaf in leaves])
+    found = evaluated(lambda: [_known_location_and_scale(leaf) for leaf in leaves])
     return [
         pair if _all_finite(*pair) else _drawn_location_and_scale(leaf)
         for leaf, pair in zip(leaves, found, strict=True)
     ]
 
 
-def _evaluated(function: Callable, *arguments: Any) -> Any:
+def evaluated(function: Callable, *arguments: Any) -> Any:
     """What it returns, by one small program rather than one for every operation."""
     found = jax.jit(function)(*arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found)):
@@ -282,11 +293,11 @@ def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
 def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     """Median and half the width of the middle two thirds of a leaf's coordinates of z, by draws."""
     # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
-    draws = _evaluated(lambda: _draws(leaf.prior, jax.random.key(0), _PROBE_DRAWS))
+    draws = evaluated(lambda: _draws(leaf, jax.random.key(0), _PROBE_DRAWS))
 
     def spread(draws):
         z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
         low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
         return middle, (high - low) / 2
 
-    return _evaluated(spread, jnp.asarray(draws))
+    return evaluated(spread, jnp.asarray(draws))

@@ -7,7 +7,7 @@ after the draw is then divided by g.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -100,6 +100,17 @@ class _Either(NamedTuple):
         return jnp.where(self.flag, log_prob(self.first, x), log_prob(self.second, x))
 
 
+def _either(flag: Any, first: Any, second: Any) -> Any:
+    """One of two distributions by a flag: of one family, whose numbers are then chosen, where they are of one."""
+
+    def form(d):
+        return jax.tree.structure(d), [jnp.shape(leaf) for leaf in jax.tree.leaves(d)]
+
+    if isinstance(first, dist.Distribution) and form(first) == form(second):
+        return jax.tree.map(partial(jnp.where, flag), first, second)
+    return _Either(flag, first, second)
+
+
 def blind_to_missing(proposal: Proposal) -> Proposal:
     """The proposal, but that x_t is drawn from the transition where all of y_t is missing.
 
@@ -111,7 +122,7 @@ def blind_to_missing(proposal: Proposal) -> Proposal:
 
     def distribution(model, theta, x_prev, y, u):
         seen = proposal.distribution(model, theta, x_prev, y, u)
-        return _Either(jnp.all(jnp.isnan(y)), model.transition(theta, x_prev, u), seen)
+        return _either(jnp.all(jnp.isnan(y)), model.transition(theta, x_prev, u), seen)
 
     def log_weight(model, theta, x_prev, x, y, u):
         return jnp.where(jnp.all(jnp.isnan(y)), 0.0, proposal.log_weight(model, theta, x_prev, x, y, u))

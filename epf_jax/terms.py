@@ -19,8 +19,9 @@ from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.dependence import abstractly, depends_on, is_affine
-from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments
+from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
 from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.parameters import evaluated
 
 
 class Term(NamedTuple):
@@ -124,6 +125,29 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
         )
 
 
+def require_noise(model: StateSpaceModel, terms: Terms, who: str) -> None:
+    """Refuse a Gaussian vector whose components without noise have means that theta enters."""
+    if model.shapes.problem is not None:
+        return
+    z, (x, _, _, u) = model.parameters.centre, terms.example
+    states = np.random.default_rng(1).normal(size=(2, 2, *x.shape)).astype(x.dtype)  # at zero, x would hide theta
+    for term in (*terms.initial, *terms.steps):
+        gaussian = gaussian_term(term, z, terms.example)
+        if gaussian is None or gaussian.dim == 1:
+            continue
+
+        def determined(x_prev, x, gaussian=gaussian):
+            moved = jnp.any(jax.jacfwd(gaussian.mean)(z, x_prev, x, u) != 0, axis=1)
+            return jnp.any(moved & without_noise(gaussian.scale_tril(z, x_prev, x, u)))
+
+        found = evaluated(jax.vmap(determined), *states)
+        if not isinstance(found, jax.core.Tracer) and np.any(found):
+            raise ValueError(
+                f"{who}: the {term.name} has a component without noise whose mean depends on theta. Each path would "
+                "then tell its own theta exactly, and theta could never move. Give that component a little noise."
+            )
+
+
 def gaussian_term(term: Term, z: Any, example: tuple) -> GaussianTerm | None:
     """`term` as a Gaussian, or None if it is not one."""
     x_prev, x, _, u = example
@@ -150,22 +174,25 @@ def gaussian_term(term: Term, z: Any, example: tuple) -> GaussianTerm | None:
 def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> bool:
     """Whether the mean is affine in theta and the noise is free of it."""
     x_prev, x, _, u = example
-    if not gaussian.known_noise:
-        return False
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return is_affine(gaussian.mean, z, x_prev, x, u)
-    # At x = 0, a product with x would hide what theta does: look at states drawn at random.
-    states = (2.0 * np.random.default_rng(1).normal(size=(2, 2, *x.shape))).astype(x.dtype)
-
-    def means(z, x_prev, x, u):
-        return jax.vmap(lambda x_prev, x: gaussian.mean(z, x_prev, x, u))(x_prev, x)
-
-    return is_affine(means, z, *states, u)
+    return gaussian.known_noise and is_affine(gaussian.mean, z, x_prev, x, u)
 
 
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:
-    """The flattened value and `rows` (d rows each), with missing components zeroed, and the scale to divide by."""
+    """The flattened value and `rows` (d rows each), with components that say nothing zeroed; the scale to divide by.
+
+    These are the missing ones, and in a vector those without noise.
+    """
     value = jnp.ravel(value)
-    if gaussian.term.name != "observation":
+    if gaussian.dim == 1 and gaussian.term.name != "observation":
         return (value, *rows, scale_tril)
-    return (*mask_missing(value, *rows), mask_covariance(value, scale_tril))
+    value = says_something(gaussian, value, scale_tril)
+    if gaussian.diagonal:
+        scale_tril = jnp.diag(jnp.where(jnp.isnan(value), 1.0, jnp.diag(scale_tril)))
+    else:
+        scale_tril = mask_covariance(value, scale_tril)
+    return (*mask_missing(value, *rows), scale_tril)
+
+
+def says_something(gaussian: GaussianTerm, value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Array:
+    """The value, NaN where it says nothing of theta: missing, or in a vector without noise."""
+    return value if gaussian.dim == 1 else jnp.where(without_noise(scale_tril), jnp.nan, value)

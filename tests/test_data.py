@@ -284,6 +284,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
         (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", None]}, by="who")),
+        (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", " "]}, by="who")),
         (ValueError, r"^by: column 'who' is missing in row 0", lambda: epf.panel(pd.DataFrame({"y": [1.0], "who": pd.array([pd.NA])}), by="who")),
         (ValueError, r"^table: its columns have unequal lengths", lambda: epf.from_table({"a": [1], "b": [1, 2]})),
         (ValueError, r"^table: a column's name stands twice", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),

@@ -1,14 +1,18 @@
 """Cases in which a filter could go wrong without an error: each did once, or nearly."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 
 import epf_jax as epf
 from benchmarks.accuracy import vague
 from epf_jax import exact
+from epf_jax.densities import log_prob
 from epf_jax.filters import liu_west
 from epf_jax.proposals import why_not_fully_adapted
 from epf_jax.quantiles import quantiles
@@ -115,6 +119,86 @@ def test_rows_without_noise_that_theta_does_not_enter_say_nothing_of_it():
         z = (results.theta.mean[name][-1] - wanted.mean[name][-1]) / wanted.sd[name][-1]
         assert abs(float(z)) < 0.4
     assert abs(float(results.log_evidence[-1] - wanted.log_evidence[-1])) < 0.5
+
+
+def lagged(form):
+    """An AR(2) of unknown variance, whose second component is the first's last value."""
+
+    def transition(theta, x, u):
+        mean, scale = jnp.stack([theta["phi"] @ x, x[0]]), jnp.stack([jnp.sqrt(theta["v"]), jnp.zeros(())])
+        if form == "joint":
+            return dist.MultivariateNormal(mean, scale_tril=jnp.diag(scale))
+        return dist.Normal(mean, scale).to_event(1)
+
+    return epf.StateSpaceModel(
+        prior={"phi": dist.Normal(jnp.zeros(2), 0.5).to_event(1), "v": dist.InverseGamma(3.0, 2.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x[0], 0.3),
+    )
+
+
+STATISTICS_OF_LAGS = {
+    "taylor": lambda model: epf.taylor(model, order=2),
+    "chebyshev": lambda model: epf.chebyshev(
+        model, 9, box=({"phi": -jnp.ones(2), "v": 0.5}, {"phi": jnp.ones(2), "v": 2.0})
+    ),
+    "conjugate_blocks": epf.conjugate_blocks,
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "kept"), [("independent", name) for name in STATISTICS_OF_LAGS] + [("joint", "taylor")]
+)
+def test_lags_in_the_state_leave_every_statistic_what_the_noise_says(form, kept, x64):
+    model = lagged(form)
+    statistic, coordinates = STATISTICS_OF_LAGS[kept](model), model.parameters
+    series = np.random.default_rng(0).normal(size=8)
+    path = np.stack([series[1:], series[:-1]], axis=1)
+    thetas = [{"phi": jnp.array([0.3, -0.2]), "v": 0.8}, {"phi": jnp.array([0.1, 0.4]), "v": 1.2}]
+
+    def log_densities(path):
+        theta = thetas[0]
+        S = statistic.init(path[0])
+        for before, after in itertools.pairwise(path):
+            S = statistic.update(jax.random.key(0), S, theta, before, after, jnp.asarray(jnp.nan), 1)
+        return jnp.stack([statistic.log_target(S)(coordinates.to_vector(theta)) for theta in thetas])
+
+    def exactly(theta):
+        prior = coordinates.log_prior(coordinates.to_vector(theta))
+        return prior + sum(
+            scipy.stats.norm(theta["phi"] @ before, theta["v"] ** 0.5).logpdf(after[0])
+            for before, after in itertools.pairwise(path)
+        )
+
+    found, wanted = jax.jit(log_densities)(jnp.asarray(path)), [exactly(theta) for theta in thetas]
+    # Sums and squares are exact; 9 nodes an axis read a log-density that falls by some units to about a thousandth.
+    np.testing.assert_allclose(found[1] - found[0], wanted[1] - wanted[0], atol=5e-3 if kept == "chebyshev" else 1e-9)
+
+
+def test_a_state_that_does_not_hold_its_lags_is_impossible():
+    theta = {"phi": jnp.array([0.5, 0.2]), "v": jnp.ones(())}
+    for model in (lagged("independent"), lagged("joint")):
+
+        @jax.jit
+        def density(x, model=model):
+            return log_prob(model.transition(theta, jnp.array([0.3, -0.1]) + 0 * x, 1), x)
+
+        np.testing.assert_allclose(density(jnp.array([0.7, 0.3])), scipy.stats.norm(0.13).logpdf(0.7), rtol=1e-5)
+        assert float(density(jnp.array([0.7, 0.31]))) == -jnp.inf
+
+
+def test_components_without_noise_may_not_hold_theta():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.LogNormal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(
+            jnp.stack([0.5 * x[0], x[1] + theta["a"] * x[0]]), jnp.ones_like(x).at[1].set(0.0)
+        ).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x[1], 0.3),
+    )
+    with pytest.raises(ValueError, match="component without noise whose mean depends on theta"):
+        epf.extended_parameter_filter(model, 100)
 
 
 @pytest.mark.slow

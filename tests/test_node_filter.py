@@ -148,7 +148,7 @@ def test_a_cubic_is_read_exactly_between_the_nodes_and_goes_straight_on_outside(
         return 1.0 + s - 2.0 * s**2 + 3.0 * s**3
 
     nodes = jnp.linspace(-1.0, 1.0, 7)
-    read = jax.vmap(lambda s: read_at(s, cubic(nodes)))
+    read = jax.jit(jax.vmap(lambda s: read_at(s, cubic(nodes))))
     inside = jnp.linspace(-1.0, 1.0, 101)
     np.testing.assert_allclose(read(inside), cubic(inside), atol=1e-12)
     slope = (cubic(nodes[-1]) - cubic(nodes[-2])) / (nodes[-1] - nodes[-2])
@@ -158,24 +158,24 @@ def test_a_cubic_is_read_exactly_between_the_nodes_and_goes_straight_on_outside(
 @pytest.mark.parametrize(("num_nodes", "error"), [(9, 0.06), (11, 0.03), (15, 0.01)])
 def test_a_gaussian_is_read_between_the_nodes_of_the_box_that_it_gets(num_nodes, error):
     s = jnp.linspace(-1.0, 1.0, 2001)
+    read_at = jax.jit(between_nodes((num_nodes,), 10, 5.0).read_at)
     for middle in (0.0, 0.05, 0.11):  # of the box, in half-widths: on a node, and between two of them
         at_nodes, wanted = (-0.5 * (5.0 * (place - middle)) ** 2 for place in (jnp.linspace(-1.0, 1.0, num_nodes), s))
         # Compressed, -z^2/2 has a fourth derivative of 12 / 25, and cubics err by 3/128 of it times the cells' h^4:
         # .027, .011 and .0029 at the most for 9, 11 and 15 nodes on 10 standard deviations; twice and more is allowed.
-        found = between_nodes((num_nodes,), 10, 5.0).read_at(at_nodes, s[:, None])
+        found = read_at(at_nodes, s[:, None])
         assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error
 
 
 def test_nothing_rises_towards_where_no_node_has_been_and_peaks_beside_cliffs_are_low():
     between = between_nodes((8, 8), 10, 5.0)
+    read_at = jax.jit(between.read_at)
     along = between.nodes[:, 0]
     cliff = jnp.where(along < 0.0, -0.5 * (along + 0.5) ** 2, -2000.0 * along)
     rising = 5.0 * along
     outside = jnp.array([[1.2, 0.0], [1.25, 1.25]])
-    np.testing.assert_allclose(between.read_at(rising, outside), 5.0, atol=1e-4)
-    assert (
-        float(jnp.max(between.read_at(cliff, between.at))) < 0.251
-    )  # as far above the nodes around as anything may be
+    np.testing.assert_allclose(read_at(rising, outside), 5.0, atol=1e-4)
+    assert float(jnp.max(read_at(cliff, between.at))) < 0.251  # as far above the nodes around as anything may be
 
 
 def test_a_box_is_cut_back_to_the_room_that_there_is():
@@ -218,9 +218,10 @@ def test_an_observation_that_narrows_the_posterior_to_a_hundredth_of_a_cell_is_l
 
 def test_guesses_beyond_the_box_made_from_guesses_stay_finite():
     between = between_nodes((6,), 16, 5.0)
+    read_at = jax.jit(between.read_at)
     log_likelihood = jnp.where(jnp.arange(6) == 0, 0.0, -1e3 * jnp.arange(6.0))  # steeper and steeper to the right
     for _ in range(20):  # boxes that each reach a cell further out
-        log_likelihood = between.read_at(log_likelihood, between.nodes * (1.0 + between.cell))
+        log_likelihood = read_at(log_likelihood, between.nodes * (1.0 + between.cell))
     assert np.all(np.isfinite(log_likelihood))
     assert float(jnp.min(log_likelihood)) >= -20 * LOWEST * (1 + 1e-5)  # the top itself may fall with each box
 

@@ -97,7 +97,10 @@ def test_a_circle_is_cut_where_its_prior_is_least(x64):
     z = jnp.linspace(-4.0, 4.0, 9)[:, None]
     angles = jax.vmap(at_seam.to_theta)(z)["angle"]
     np.testing.assert_allclose(jnp.cos(angles - 3.0), jnp.cos(jax.vmap(at_zero.to_theta)(z)["angle"]), atol=1e-12)
-    assert np.all(np.abs(angles) <= np.pi)
+    assert np.all(np.abs(angles - 3.0) <= np.pi)
+    draws = at_seam.sample(jax.random.key(0), 4000)["angle"]
+    # Told about 3, they have their mean there: a standard deviation of .81 leaves a standard error of .013.
+    assert abs(float(jnp.mean(draws)) - 3.0) < 4 * 0.013
     np.testing.assert_allclose(jax.vmap(lambda a: at_seam.to_vector({"angle": a}))(angles), z, rtol=1e-9)
     np.testing.assert_allclose(jax.vmap(at_seam.log_prior)(z), jax.vmap(at_zero.log_prior)(z), rtol=1e-9)
     np.testing.assert_allclose(at_seam.scale, at_zero.scale, rtol=1e-9)

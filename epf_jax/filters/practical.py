@@ -161,7 +161,8 @@ def practical_filter(
         f"{num_path_particles} particles each, statistic {statistic.description}, proposal {proposal.name}"
     )
     edge = None if statistic.box is None else lambda state: edge_of_box(model, statistic, state._replace(S=state.S.S))
-    return build_filter(model, N, init, step, description, systematic, statistic=statistic, edge=edge)
+    of_steps = statistic._replace(remainder=None)  # x_{t-1} is drawn anew with x_t: no step is left to compare with
+    return build_filter(model, N, init, step, description, systematic, statistic=of_steps, edge=edge)
 
 
 def _empty_window(model, statistic, lag, x_0):

@@ -28,7 +28,7 @@ from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
-from epf_jax.terms import Terms, path_terms
+from epf_jax.terms import Terms, path_terms, require_noise
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
@@ -86,6 +86,7 @@ def chebyshev(
     """
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
+    require_noise(model, terms, "chebyshev")
     counts = node_counts("chebyshev", num_nodes, coordinates, DEFAULT_NODES)
     first_box = _box(box, coordinates)
     if shrink is not None:

@@ -27,7 +27,16 @@ from epf_jax.parameters import is_distribution
 from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.terms import GaussianTerm, Term, Terms, gaussian_term, is_linear, path_terms, require_inspectable
+from epf_jax.terms import (
+    GaussianTerm,
+    Term,
+    Terms,
+    gaussian_term,
+    is_linear,
+    path_terms,
+    require_inspectable,
+    says_something,
+)
 
 
 class GaussianStatistic(NamedTuple):
@@ -86,8 +95,8 @@ def linear_gaussian_statistic(
         b = gaussian.mean(reference, x_prev, x, u) - F @ reference
         scale = gaussian.scale_tril(reference, x_prev, x, u)
         value = jnp.ravel(gaussian.term.value(x, y))
-        if len(value) > 1:  # a row without noise that theta does not enter, as in an AR(p)'s companion, says nothing
-            value = jnp.where(jnp.any(scale != 0, axis=1) | jnp.any(F != 0, axis=1), value, jnp.nan)
+        if len(value) > 1:  # a component without noise says nothing, unless theta enters its mean: then it says all
+            value = jnp.where(jnp.any(F != 0, axis=1), value, says_something(gaussian, value, scale))
         if part.inflate is not None:
             residual = (value - F @ coordinates.to_vector(theta) - b) / jnp.diag(scale)
             scale = part.inflate(key, residual, x_prev, x, u)[:, None] * scale

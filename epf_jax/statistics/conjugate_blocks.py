@@ -36,7 +36,7 @@ from epf_jax.statistics.families import (
     is_bounded,
     prior_leaves,
 )
-from epf_jax.terms import Term, path_terms, require_inspectable
+from epf_jax.terms import Term, path_terms, require_inspectable, require_noise
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
@@ -62,6 +62,7 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     """
     check_model_learns(model, "conjugate_blocks")
     require_inspectable(model, "conjugate_blocks")
+    require_noise(model, path_terms(model), "conjugate_blocks")
     try:
         return _conjugate_blocks(model)
     except NotConjugateError as error:

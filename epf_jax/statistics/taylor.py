@@ -26,13 +26,22 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.dependence import depends_on
 from epf_jax.derivatives import taylor_expansion
-from epf_jax.gaussian import solve_lower
+from epf_jax.gaussian import solve_lower, without_noise
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.terms import GaussianTerm, Term, gaussian_term, path_terms, require_inspectable, whiten
+from epf_jax.terms import (
+    GaussianTerm,
+    Term,
+    gaussian_term,
+    path_terms,
+    require_inspectable,
+    require_noise,
+    says_something,
+    whiten,
+)
 
 _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA compiles one of them all far sooner
 
@@ -96,6 +105,7 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     check_model_learns(model, "taylor")
     require_inspectable(model, "taylor")
     coordinates, terms = model.parameters, path_terms(model)
+    require_noise(model, terms, "taylor")
     c = coordinates.centre if centre is None else _vector(model, centre)
 
     def piece(term: Term) -> _Piece:
@@ -199,8 +209,13 @@ def _residuals(gaussian: GaussianTerm, c, order, example):
 
     def residuals(x_prev, x, y, u):
         scale = gaussian.scale_tril(c, x_prev, x, u)
-        value, first, *rest, scale = whiten(gaussian, gaussian.term.value(x, y), scale, *expand(x_prev, x, u))
-        return [value - first, *(-H for H in rest)], scale
+        rows = expand(x_prev, x, u)
+        moving = [i for i, H in enumerate(rows) if i == 0 or not is_zero(H)]
+        value, *kept, scale = whiten(gaussian, gaussian.term.value(x, y), scale, *(rows[i] for i in moving))
+        polynomial = [-H for H in rows]
+        for i, H in zip(moving, kept, strict=True):
+            polynomial[i] = value - H if i == 0 else -H
+        return polynomial, scale
 
     return residuals
 
@@ -245,7 +260,8 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
 
     def phi(x_prev, x, y, u):
         r, _ = residuals(x_prev, x, y, u)
-        seen = ~jnp.isnan(jnp.ravel(gaussian.term.value(x, y)))
+        value = jnp.ravel(gaussian.term.value(x, y))
+        seen = ~jnp.isnan(says_something(gaussian, value, gaussian.scale_tril(c, x_prev, x, u)))
         left, right = [h[rows] for h in r], [h[columns] for h in r]
         return jnp.stack(multiply(left, right, p, order)), jnp.where(seen, 1.0, 0.0)
 
@@ -255,6 +271,7 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     def at(s, dz):
         products, counts = s
         scale = gaussian.scale_tril(c + dz, x_prev, x, u)
+        scale = scale + jnp.diag(jnp.where(without_noise(scale), 1.0, 0.0))  # whose counts and products are zero
         squares = evaluate(products, dz, 2 * order)
         logs = jnp.log(jnp.diag(scale))
         if gaussian.diagonal:
