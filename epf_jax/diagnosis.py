@@ -119,7 +119,7 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
     S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
-    if not isinstance(S, NodalStatistic) or S.low.shape[-1] == 1:  # with one parameter such readings were seen to do
+    if not isinstance(S, NodalStatistic) or (S.low.shape[-1] == 1 and S.opening is None):  # one real one: seen to do
         return
     num = int(np.max(S.num_misread))
     if num:

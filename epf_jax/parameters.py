@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.checks import brief
 from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
+from epf_jax.weights import where_rows
 
 Theta = Any
 """A pytree with the prior's structure."""
@@ -238,8 +239,18 @@ def _draws(leaf: _Leaf, key, num):
     d = leaf.prior
     if isinstance(d, dist.Distribution):
         draws = jnp.asarray(guarded(d).sample(key, (num,)), float)
-        return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else draws
+        return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else _inside(leaf.transform, draws)
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
+
+
+def _inside(transform: Any, draws: Array) -> Array:
+    """The draws, those that were rounded onto the edge of the support moved a little inside it: z must be finite."""
+    if _is_identity(transform):
+        return draws
+    z = jax.vmap(transform.inv)(draws)
+    far = 80.0 if isinstance(transform, dist.transforms.ExpTransform) else 15.0  # what float32 tells from the edge
+    edge = jnp.any(jnp.isinf(z).reshape(len(z), -1), axis=1)
+    return where_rows(edge, jax.vmap(transform)(jnp.clip(z, -far, far)), draws)
 
 
 def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:

@@ -229,6 +229,11 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
         )
     shapes = model.shapes
     fits = proposal.blind or proposal.made_for is model
+    if proposal.made_for is not None and not fits and shapes.problem is None and why_not_fully_adapted(model):
+        raise ValueError(
+            f"proposal: it was made by epf.fully_adapted for another model, and does not fit this one: "
+            f"{why_not_fully_adapted(model)} Use epf.bootstrap() or epf.guided(q)."
+        )
     if shapes.problem is not None or (fits and proposal.draw is sample_each):
         return
     call = "q(theta, x_prev, y, u)"

@@ -422,3 +422,9 @@ def test_wrong_arguments_are_refused_by_name(method, message, call):
 def test_wrong_parts_are_refused_by_name(kind, message, call):
     with pytest.raises(kind, match=message):
         call(series("ar1"))
+
+
+def test_a_few_draws_are_never_worth_many():
+    draws = np.random.default_rng(0).normal(size=(500, 2, 4))  # of as many parameters, two chains of four draws
+    _, ess = rhat_and_ess(np.moveaxis(draws, 0, -1))
+    assert np.all(ess <= 8 * np.log10(8) + 1e-9)

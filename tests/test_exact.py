@@ -139,3 +139,14 @@ def test_known_path_counts_observations_when_given():
     x, y = epf.simulate(jax.random.key(3), model, theta, 6)
     extra = exact.path_log_likelihood(model, theta, x, y) - exact.path_log_likelihood(model, theta, x)
     np.testing.assert_allclose(extra, np.cumsum(norm(np.asarray(x[1:]), 1.0).logpdf(np.asarray(y))), rtol=1e-4)
+
+
+def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
+    y = np.array([9.0, 5.0, 2.0, 1.0])
+    pieces = epf.models.ar1()
+    away = lambda theta: dist.Normal(20.0, 1.0)  # noqa: E731
+    model = epf.StateSpaceModel(pieces.prior, away, pieces.transition, pieces.observation)
+    axes = {"phi": np.linspace(0.0, 1.0, 11)}
+    with pytest.raises(ValueError, match=r"^nodes: on those of x_0, the first row, its distribution adds up to"):
+        exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25))
+    exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25, initial=(13.0, 27.0)))

@@ -124,3 +124,18 @@ def test_wrong_arguments_are_refused_by_name():
             ),
             10,
         )
+
+
+def test_a_start_outside_of_what_the_statistic_covers_is_refused():
+    model = epf.models.ar1(prior_sd=0.1)
+    with pytest.raises(ValueError, match=r"^theta: the start lies outside of what the statistic covers"):
+        epf.online_em(model, 20, theta={"phi": 0.9})
+
+
+def test_an_estimate_at_the_end_of_the_box_is_told():
+    """Data of phi = 0.9 under a prior whose five standard deviations end at 0.25."""
+    model = epf.models.ar1(prior_sd=0.05)
+    _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 100)
+    results = epf.run(jax.random.key(1), epf.online_em(model, 50), y, diagnostics=True)
+    assert abs(float(results.theta.mean["phi"][-1]) - 0.25) < 0.01
+    assert "box" in {finding.kind for finding in results.diagnose()}

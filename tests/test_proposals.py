@@ -155,3 +155,19 @@ def test_only_a_weight_that_is_known_to_add_nothing_is_left_out():
 
     # Twice the weight of every draw, at each of three steps; the same draws.
     np.testing.assert_allclose(log_evidence(more) - log_evidence(adapted), np.log(2.0) * np.arange(1, 4), rtol=1e-5)
+
+
+def test_a_fully_adapted_proposal_of_another_model_is_refused_where_it_does_not_fit():
+    def model_of(observation):
+        return epf.StateSpaceModel(
+            prior={"a": dist.Normal(0.0, 0.5)},
+            initial=lambda theta: dist.Normal(0.0, 1.0),
+            transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+            observation=observation,
+        )
+
+    gaussian, finer = (model_of(lambda theta, x, u, sd=sd: dist.Normal(x, sd)) for sd in (0.5, 0.1))
+    heavy = model_of(lambda theta, x, u: dist.StudentT(2.0, x, 0.5))
+    epf.bootstrap_filter(finer, 10, proposal=epf.fully_adapted(gaussian))  # fits this one, too
+    with pytest.raises(ValueError, match=r"^proposal: it was made by epf.fully_adapted for another model"):
+        epf.bootstrap_filter(heavy, 10, proposal=epf.fully_adapted(gaussian))

@@ -29,7 +29,10 @@ def rhat_and_ess(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, 
     with np.errstate(invalid="ignore", divide="ignore"):  # chains that never moved: R-hat is NaN, and is reported
         rhat = np.maximum(split_gelman_rubin(normal), split_gelman_rubin(folded))
         split = np.concatenate([normal[:, :half], normal[:, -half:]])
-        return np.asarray(rhat), np.asarray(effective_sample_size(split))
+        # Chains that go up and down by turns can be worth more draws than they have, but not as many as few draws say.
+        most = draws[..., 0].size if draws.ndim > 2 else draws.size
+        ess = np.minimum(effective_sample_size(split), most * np.log10(most))
+        return np.asarray(rhat), np.asarray(ess)
 
 
 def _normal_scores(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "C D *d"]:

@@ -40,6 +40,9 @@ def nodes_around(
     return np.concatenate([np.linspace(*initial, num_nodes)[None], centres[:, None] + offsets])
 
 
+_MASS_ERROR = 0.02
+
+
 def quadrature_log_evidence(
     model: StateSpaceModel,
     theta: Theta,
@@ -107,9 +110,26 @@ def quadrature(
     y, inputs = as_arrays(model, y, inputs)
     if np.ndim(y):
         _check_nodes(nodes, len(y))
-    return posterior(
+    found = posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
     )
+    _check_start(model, found, np.atleast_2d(nodes)[0])
+    return found
+
+
+def _check_start(model: StateSpaceModel, found: GridPosterior, nodes: np.ndarray) -> None:
+    """Refuse nodes of x_0 that its distribution, at the most likely theta, does not add up to one on."""
+    leaves, structure = jax.tree.flatten(found.axes)
+    best = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
+    theta = jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, best, strict=True)])
+    with jax.enable_x64(True):
+        log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(jnp.asarray(nodes, float))
+    mass = float(np.sum(np.exp(np.asarray(log_density))) * (nodes[1] - nodes[0]))
+    if not abs(mass - 1.0) < _MASS_ERROR:
+        raise ValueError(
+            f"nodes: on those of x_0, the first row, its distribution adds up to {mass:.3g} and not to one. They must "
+            "cover it, at spacings below 0.7 of its standard deviation: exact.nodes_around(..., initial=(low, high))."
+        )
 
 
 def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:

@@ -25,15 +25,17 @@ What theta says of x_0 is left out: one term of t + 1, which the running average
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.densities import log_prob
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, missing_where
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, missing_where
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.model import StateSpaceModel, as_theta, example_input
 from epf_jax.parameters import Theta
@@ -61,11 +63,14 @@ def online_em(
     """Online EM: theta's maximum-likelihood estimate, the same in every particle. Its `sd` in the results is zero.
 
     Args:
-        model: the state-space model; its prior says where theta may lie, and counts for nothing else.
+        model: the state-space model; its prior says where theta may lie, and counts for nothing else: within five
+            standard deviations of its centre by the default statistic, six by `epf.taylor` of a density that is not
+            Gaussian. `results.diagnose()` of a run with `diagnostics=True` tells of an estimate at the end of these.
         num_particles: N.
         statistic: one that adds up over the path: `epf.taylor(model, order)`, `epf.taylor_log_density(model, order)`,
             `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By default the last for one to three
-            parameters, and `epf.taylor(model, 2)` for more.
+            parameters, and `epf.taylor(model, 2)` about the start for more, which is rough where the terms are not
+            Gaussian and the start is far off: begin near the maximum.
         theta: where to start; the prior's centre by default.
         num_backward: how many particles of the step before are drawn for each of the next; None sums over all, in
             O(N^2). Two are enough for a variance that does not grow with t, one is not (Olsson and Westerborn 2017).
@@ -84,7 +89,7 @@ def online_em(
         check_whole_number("num_backward", num_backward, hint="Two are usual; None sums over all particles.")
     step_size = (lambda t: t**-0.6) if step_size is None else step_size
     check_signature("step_size", step_size, ("t",), returns="a number")
-    statistic = _default_statistic(model) if statistic is None else statistic
+    statistic = _default_statistic(model, theta) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     coordinates, N = model.parameters, num_particles
@@ -92,6 +97,8 @@ def online_em(
     inner = bootstrap_filter(model, N, proposal=proposal, resample=resample)
     _check_adds_up(model, statistic)
     zero = statistic.init()
+    low, high = (-jnp.inf, jnp.inf) if statistic.box is None else statistic.box(zero)
+    _check_starts_inside(model, start, low, high)
 
     def rows(z):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
@@ -134,12 +141,19 @@ def online_em(
         mean = jax.tree.map(lambda leaf: jnp.tensordot(jnp.exp(moved.log_weights), leaf, axes=1), S)
         total = statistic.log_target(jax.tree.map(jnp.add, zero, mean))
         nothing = statistic.log_target(zero)  # the prior, which maximum likelihood leaves out
-        z = jax.lax.cond(t >= wait, lambda z: _climb(lambda z: total(z) - nothing(z), z), lambda z: z, z)
+        climb = partial(_climb, lambda z: total(z) - nothing(z), low, high)
+        z = jax.lax.cond(t >= wait, climb, lambda z: z, z)
         return moved._replace(theta=rows(z), S=S), info._replace(acceptance=jnp.full_like(info.acceptance, jnp.nan))
 
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
     description = f"online EM: {N} particles, statistic {statistic.name}, proposal {proposal.name}, {backward}"
-    return build_filter(model, N, init, step, description, resample)
+
+    def edge(state):
+        return edge_of_box(model, statistic, state._replace(S=jax.tree.map(jnp.add, zero, state.S)))
+
+    return build_filter(
+        model, N, init, step, description, resample, statistic=statistic, edge=edge if statistic.box else None
+    )
 
 
 def _over_all(num: int, x: Array, log_backward: Callable, renewed: Callable) -> Any:
@@ -177,15 +191,15 @@ def _over_some(key, num_backward, before, x, ancestors, log_backward, renewed) -
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), pairs)
 
 
-def _climb(objective: Callable, z: Float[Array, " P"]) -> Float[Array, " P"]:
-    """Z after a few Newton steps uphill, each of the best length of several, none among them."""
+def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> Float[Array, " P"]:
+    """Z after a few Newton steps uphill between low and high, each of the best length of several, none among them."""
 
     def newton(z, _):
         gradient, curvature = jax.grad(objective)(z), jax.hessian(objective)(z)
         values, vectors = jnp.linalg.eigh(curvature)
         # Along directions that curve upwards Newton's step would lead downhill: the size of the curvature is kept.
         step = vectors @ ((vectors.T @ gradient) / jnp.maximum(jnp.abs(values), 1e-6))
-        candidates = z + jnp.asarray(_LENGTHS, z.dtype)[:, None] * step
+        candidates = jnp.clip(z + jnp.asarray(_LENGTHS, z.dtype)[:, None] * step, low, high)
         heights = jax.vmap(objective)(candidates)
         best = candidates[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
         return jnp.where(jnp.all(jnp.isfinite(best)), best, z), None
@@ -193,8 +207,19 @@ def _climb(objective: Callable, z: Float[Array, " P"]) -> Float[Array, " P"]:
     return jax.lax.scan(newton, z, None, length=_NEWTON_STEPS)[0]
 
 
-def _default_statistic(model: StateSpaceModel) -> Statistic:
-    return chebyshev(model, shrink=None) if model.parameters.dim <= 3 else taylor(model, 2)
+def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic:
+    return chebyshev(model, shrink=None) if model.parameters.dim <= 3 else taylor(model, 2, centre=theta)
+
+
+def _check_starts_inside(model: StateSpaceModel, z: Array, low: Any, high: Any) -> None:
+    """Refuse a start outside of the statistic's box, from which no step would lead anywhere."""
+    outside = (z < low) | (z > high)
+    if not isinstance(outside, jax.core.Tracer) and np.any(outside):
+        ends = [model.parameters.to_theta(jnp.broadcast_to(end, z.shape)) for end in (low, high)]
+        raise ValueError(
+            f"theta: the start lies outside of what the statistic covers, {ends[0]} to {ends[1]}. Take a wider prior, "
+            "or a statistic with a wider box, epf.chebyshev(model, shrink=None, box=(lowest, highest))."
+        )
 
 
 def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:

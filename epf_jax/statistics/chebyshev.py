@@ -7,8 +7,9 @@ polynomial is best at a point and may turn upwards away from it. Outside the box
 are taken, so any transition and any observation will do.
 
 The box begins as wide as the prior and follows the posterior. With two or three parameters, whose nodes are few along
-an axis, a particle keeps the opening of its path, and while that is all of it, new nodes are evaluated along it; later
-ones are read between the old.
+an axis, and with one that has bounds, whose logarithm or logit may run over tens of units of which the data leave a
+tenth, a particle keeps the opening of its path: while that is all of it, new nodes are evaluated along it; later ones
+are read between the old.
 """
 
 import math
@@ -76,12 +77,12 @@ def chebyshev(
             either side of the prior's centre by default, in unconstrained coordinates.
         shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
             posterior standard deviations to either side of the posterior mean, and never grows again. With two or three
-            parameters it is placed anew, and may move and grow, while a particle remembers its whole path: for 25
-            observations, or fewer where states, observations and inputs are so many numbers that their rows would
-            outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where theta cannot be, and
-            steep log-densities there spoil the interpolation everywhere. Shrinking boxes are read through a logarithm
-            that tames such log-densities (`interpolation.compress`); a fixed box is read by the plain polynomial
-            through its nodes.
+            parameters, or one that has bounds, it is placed anew, and may move and grow, while a particle remembers its
+            whole path: for 25 observations, or fewer where states, observations and inputs are so many numbers that
+            their rows would outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where
+            theta cannot be, and steep log-densities there spoil the interpolation everywhere. Shrinking boxes are read
+            through a logarithm that tames such log-densities (`interpolation.compress`); a fixed box is read by the
+            plain polynomial through its nodes.
         sampler: how theta is drawn; one step of `random_walk()` by default.
     """
     check_model_learns(model, "chebyshev")
@@ -92,7 +93,8 @@ def chebyshev(
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
-    if shrink is None or coordinates.dim == 1 or model.shapes.problem is not None:
+    one_real = coordinates.dim == 1 and coordinates.is_real  # whose 20 nodes were seen to do, however wide the prior
+    if shrink is None or one_real or model.shapes.problem is not None:
         return build(None)
     return build(opener(terms, coordinates.centre, room=math.prod(counts)))._replace(without_path=build(None))
 
