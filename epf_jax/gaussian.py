@@ -158,21 +158,51 @@ def condition(
     proposal.
     """
     seen, H, offset = mask_missing(value, H, offset)
-    noise = mask_covariance(value, noise_tril)
-    HL = H @ scale_tril
-    D = cholesky(HL @ HL.T + noise @ noise.T)
+    D, half, left = _rotated(mask_covariance(value, noise_tril), H @ scale_tril, scale_tril)
     innovation = seen - H @ mean - offset
-    half = solve_lower(D, HL @ scale_tril.T).T  # K D^{1/2}
-    # (I - KH) P in Joseph's form, (I - KH) P (I - KH)^T + K R K^T: no cancellation when R is small.
-    left, right = scale_tril - half @ solve_lower(D, HL), half @ solve_lower(D, noise)
     return Conditioned(
         mean=mean + half @ solve_lower(D, innovation),
-        scale_tril=cholesky(left @ left.T + right @ right.T),
-        # The masked components are N(0, 1) at 0; the masked density takes their constants out again.
-        log_density=masked_normal_log_prob(
-            jnp.where(jnp.isnan(value), value, innovation), jnp.zeros_like(innovation), D
-        ),
+        scale_tril=left,
+        # The masked components are N(0, 1) at 0, whose constants are taken out again.
+        log_density=normal_log_prob(innovation, D) + 0.5 * jnp.log(2 * jnp.pi) * jnp.sum(jnp.isnan(value)),
     )
+
+
+def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array, "d d"]) -> tuple[Array, Array, Array]:
+    r"""Factors of D, K and of what is left of P: :math:`(R^{1/2}, HL; 0, L)`, rotated until HL is gone.
+
+    No covariance is formed, which in float32 could not hold a vague prior beside what a precise observation leaves of
+    it: each of Givens' rotations turns a column of the noise and one of L so that an entry of HL vanishes. From the
+    last column of L to the first, L stays lower triangular.
+    """
+    k, d = HL.shape
+    both = jnp.concatenate(
+        [jnp.concatenate([noise, HL], axis=1), jnp.concatenate([jnp.zeros((d, k), L.dtype), L], axis=1)]
+    )
+    pairs = [(i, k + j) for i in range(k) for j in reversed(range(d))]
+    if len(pairs) <= _UNROLL**2:
+        columns = [both[:, i] for i in range(k + d)]
+        for i, j in pairs:
+            columns[i], columns[j] = _givens(columns[i], columns[j], columns[i][i], columns[j][i])
+        both = jnp.stack(columns, axis=1)
+    else:
+
+        def rotate(n, both):
+            i, j = jnp.asarray(pairs)[n]
+            first, second = _givens(both[:, i], both[:, j], both[i, i], both[i, j])
+            return both.at[:, i].set(first).at[:, j].set(second)
+
+        both = jax.lax.fori_loop(0, len(pairs), rotate, both)
+    return both[:k, :k], both[k:, :k], both[k:, k:]
+
+
+def _givens(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """Two columns rotated so that of the numbers a and b in one row the second becomes zero."""
+    square = a**2 + b**2
+    nothing = square == 0
+    r = jnp.sqrt(jnp.where(nothing, 1.0, square))
+    c, s = jnp.where(nothing, 1.0, a / r), b / r
+    return c * first + s * second, c * second - s * first
 
 
 # -------------------------------------------------------------------------------------------- looking at functions

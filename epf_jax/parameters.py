@@ -126,7 +126,8 @@ def parameters(prior: Any) -> Parameters:
 
     def sample(key, num):
         keys = jax.random.split(key, max(len(leaves), 1))
-        return treedef.unflatten([_draws(leaf, k, num) for leaf, k in zip(leaves, keys, strict=False)])
+        draws = [_inside(leaf.transform, _draws(leaf, k, num)) for leaf, k in zip(leaves, keys, strict=False)]
+        return treedef.unflatten(draws)
 
     centre, scale = _centre_and_scale(leaves)
     return Parameters(
@@ -239,7 +240,7 @@ def _draws(leaf: _Leaf, key, num):
     d = leaf.prior
     if isinstance(d, dist.Distribution):
         draws = jnp.asarray(guarded(d).sample(key, (num,)), float)
-        return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else _inside(leaf.transform, draws)
+        return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else draws
     return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
 
 

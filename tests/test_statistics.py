@@ -404,3 +404,33 @@ def test_scale_mixture_refuses_what_it_cannot_do_and_says_why(transition, messag
     model = heavy_tailed(transition, lambda theta, x, u: dist.Normal(x, 1.0))
     with pytest.raises(ValueError, match=rf"scale_mixture: .*{message}.*epf\.chebyshev"):
         epf.scale_mixture(model)
+
+
+@pytest.mark.parametrize(("prior_sd", "noise"), [(100.0, 0.01), (1e6, 0.1)])
+def test_conjugate_holds_a_vague_prior_beside_precise_data_in_float32(prior_sd, noise):
+    """Intercept and trend. A covariance of 1e4 and 1e-4, in one matrix of seven digits, would lose the smaller."""
+    U = np.stack([np.ones(30), np.arange(1.0, 31.0)], axis=1)
+    y = (U @ [2.0, -1.0] + noise * np.random.default_rng(0).normal(size=30)).astype(np.float32)
+    model = epf.StateSpaceModel(
+        prior={"b": dist.Normal(0.0, prior_sd).expand([2]).to_event(1)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
+        observation=lambda theta, x, u: dist.Normal(theta["b"] @ u, noise),
+        example_input=U[0],
+    )
+    statistic, x = epf.conjugate(model), jnp.zeros(())
+
+    @jax.jit
+    def after(y, U):
+        def step(S, row):
+            return statistic.update(jax.random.key(0), S, None, x, x, *row), None
+
+        return jax.lax.scan(step, statistic.init(), (y, U))[0]
+
+    S = after(y, U.astype(np.float32))
+    C = np.linalg.inv(U.T @ U / noise**2 + np.eye(2) / prior_sd**2)
+    mean, sd = C @ U.T @ y.astype(float) / noise**2, np.sqrt(np.diag(C))
+    # Thirty roundings of numbers up to 30, by 6e-8 of them each: 1e-5 at the most where they add up like noise, against
+    # a standard deviation of 2e-4 at the least.
+    np.testing.assert_allclose((S.m - mean) / sd, 0.0, atol=0.05)
+    np.testing.assert_allclose(np.sqrt(np.diag(S.C)) / sd, 1.0, atol=0.01)

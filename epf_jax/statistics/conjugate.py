@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import cholesky, condition, is_gaussian, moments, solve_lower
+from epf_jax.gaussian import condition, is_gaussian, moments, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import is_distribution
 from epf_jax.random import normal
@@ -40,10 +40,15 @@ from epf_jax.terms import (
 
 
 class GaussianStatistic(NamedTuple):
-    """theta | path ~ N(m, C)."""
+    """theta | path ~ N(m, C), C = L L^T: in float32 C could not hold a vague prior beside what the data say well."""
 
     m: Float[Array, " P"]
-    C: Float[Array, "P P"]
+    L: Float[Array, "P P"]
+
+    @property
+    def C(self) -> Float[Array, "P P"]:  # noqa: N802
+        """The covariance."""
+        return self.L @ jnp.swapaxes(self.L, -1, -2)
 
 
 class LinearPart(NamedTuple):
@@ -87,7 +92,7 @@ def linear_gaussian_statistic(
     """The statistic (m_t, C_t) of the given linear parts, its theta drawn exactly."""
     coordinates = model.parameters
     reference = coordinates.centre
-    m_0, C_0 = _prior_moments(model)
+    m_0, L_0 = _prior_moments(model)
 
     def absorb(key, S, part: LinearPart, theta, x_prev, x, y, u):
         gaussian = part.gaussian
@@ -100,11 +105,11 @@ def linear_gaussian_statistic(
         if part.inflate is not None:
             residual = (value - F @ coordinates.to_vector(theta) - b) / jnp.diag(scale)
             scale = part.inflate(key, residual, x_prev, x, u)[:, None] * scale
-        m, L, _ = condition(S.m, cholesky(S.C), F, b, scale, value)  # a Kalman filter whose state is theta
-        return GaussianStatistic(m, L @ L.T)
+        m, L, _ = condition(S.m, S.L, F, b, scale, value)  # a Kalman filter whose state is theta
+        return GaussianStatistic(m, L)
 
     def init(x_0=None):
-        S = GaussianStatistic(m_0, C_0)
+        S = GaussianStatistic(m_0, L_0)
         for part in initial if x_0 is not None else ():
             S = absorb(None, S, part, None, x_0, x_0, None, None)
         return S
@@ -116,10 +121,8 @@ def linear_gaussian_statistic(
         return S
 
     def log_target(S):
-        L = cholesky(S.C)
-
         def exponent(z):
-            return -0.5 * jnp.sum(solve_lower(L, z - S.m) ** 2)
+            return -0.5 * jnp.sum(solve_lower(S.L, z - S.m) ** 2)
 
         constant = coordinates.log_prior(reference) - exponent(reference)
         return lambda z: constant + exponent(z)
@@ -129,11 +132,11 @@ def linear_gaussian_statistic(
 
     def sample(key, S, theta, population=None):
         noise = normal(key, (coordinates.dim,), S.m.dtype)
-        return coordinates.to_theta(S.m + cholesky(S.C) @ noise), exact_draw(S.m.dtype)
+        return coordinates.to_theta(S.m + S.L @ noise), exact_draw(S.m.dtype)
 
     def sample_all(key, S, theta, population):
         noise = normal(key, S.m.shape, S.m.dtype)
-        z = jax.vmap(lambda S, e: S.m + cholesky(S.C) @ e)(S, noise)
+        z = jax.vmap(lambda S, e: S.m + S.L @ e)(S, noise)
         return jax.vmap(coordinates.to_theta)(z), exact_draw(S.m.dtype)
 
     return Statistic(init, update, log_density, sample, log_target, sample_all=sample_all, name=name)
@@ -180,4 +183,4 @@ def _prior_moments(model: StateSpaceModel) -> tuple[Float[Array, " P"], Float[Ar
     pairs = [moments(leaf) for leaf in leaves]
     mean = jnp.concatenate([jnp.asarray(m, float) for m, _ in pairs])
     scale = jax.scipy.linalg.block_diag(*(jnp.asarray(s, float) for _, s in pairs))
-    return mean, scale @ scale.T
+    return mean, scale
