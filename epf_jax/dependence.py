@@ -75,8 +75,10 @@ def _inside(eqn: Any, inputs: list[bool]) -> list[_Inner]:
     if name == "cond":
         return [_Inner(branch.jaxpr, inputs[1:]) for branch in given["branches"]]
     if name == "scan":
-        num_consts, num_carry, body = given["num_consts"], given["num_carry"], given["jaxpr"].jaxpr
-        consts, carry, rows = _cut(inputs, num_consts, num_consts + num_carry)
+        body = given["jaxpr"].jaxpr
+        num_rows = sum(map(_has_rows, eqn.invars, body.invars))
+        num_carry = len(eqn.outvars) - sum(map(_has_rows, eqn.outvars, body.outvars))
+        consts, carry, rows = _cut(inputs, len(inputs) - num_rows - num_carry, len(inputs) - num_rows)
         carry = _settled(carry, lambda carry: _propagate(body, [*consts, *carry, *rows])[:num_carry])
         return [_Inner(body, [*consts, *carry, *rows], carry)]
     if name == "while":
@@ -90,6 +92,11 @@ def _inside(eqn: Any, inputs: list[bool]) -> list[_Inner]:
     if inner is None or len(inner.invars) != len(eqn.invars) or len(inner.outvars) != len(eqn.outvars):
         return []
     return [_Inner(inner, inputs)]
+
+
+def _has_rows(outside: Any, inside: Any) -> bool:
+    """Whether a scan takes or makes a row of a variable at each turn; jax 0.10 and 0.11 count them in other ways."""
+    return outside.aval.shape != inside.aval.shape
 
 
 def _cut(flags: list[bool], *ends: int) -> list[list[bool]]:

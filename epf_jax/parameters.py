@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.checks import brief
 from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
-from epf_jax.weights import where_rows
 
 Theta = Any
 """A pytree with the prior's structure."""
@@ -251,7 +250,7 @@ def _inside(transform: Any, draws: Array) -> Array:
     z = jax.vmap(transform.inv)(draws)
     far = 80.0 if isinstance(transform, dist.transforms.ExpTransform) else 15.0  # what float32 tells from the edge
     edge = jnp.any(jnp.isinf(z).reshape(len(z), -1), axis=1)
-    return where_rows(edge, jax.vmap(transform)(jnp.clip(z, -far, far)), draws)
+    return jax.vmap(jnp.where)(edge, jax.vmap(transform)(jnp.clip(z, -far, far)), draws)
 
 
 def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:

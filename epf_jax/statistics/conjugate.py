@@ -48,7 +48,7 @@ class GaussianStatistic(NamedTuple):
     @property
     def C(self) -> Float[Array, "P P"]:  # noqa: N802
         """The covariance."""
-        return self.L @ jnp.swapaxes(self.L, -1, -2)
+        return self.L @ self.L.swapaxes(-1, -2)  # of NumPy, too
 
 
 class LinearPart(NamedTuple):
