@@ -176,6 +176,34 @@ def test_lags_in_the_state_leave_every_statistic_what_the_noise_says(form, kept,
     np.testing.assert_allclose(found[1] - found[0], wanted[1] - wanted[0], atol=5e-3 if kept == "chebyshev" else 1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("prior", "level"), [(dist.LogNormal(0.0, 3.0), 30.0), (dist.HalfCauchy(1.0), 8.0)])
+def test_a_vague_prior_of_one_positive_parameter_leaves_its_posterior(prior, level):
+    """A level of data whose states are noise: a posterior by the trapezoidal rule on 20001 points of its logarithm."""
+    model = epf.StateSpaceModel(
+        prior={"level": prior},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
+        observation=lambda theta, x, u: dist.Normal(theta["level"] + x, 0.5),
+    )
+    y = level + np.sqrt(1.25) * np.random.default_rng(0).normal(size=15)
+    log_level = np.linspace(-3.0, 6.0, 20001)
+    theta = np.exp(log_level)
+    log_p = (
+        scipy.stats.norm(theta[:, None], np.sqrt(1.25)).logpdf(y).sum(axis=1)
+        + np.asarray(prior.log_prob(theta))
+        + log_level
+    )
+    w = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
+    mean = w @ theta
+    sd = np.sqrt(w @ (theta - mean) ** 2)
+    results = epf.replicate(jax.random.split(jax.random.key(0), 4), epf.extended_parameter_filter(model, 1000), y)
+    found = results.theta.mean["level"][:, -1]
+    # Keys differ by about a fifth of a posterior sd, so that the mean of four has a standard error of a tenth.
+    assert abs(float(jnp.mean(found)) - mean) < 0.4 * sd
+    assert abs(float(jnp.mean(results.theta.sd["level"][:, -1])) / sd - 1.0) < 0.15
+
+
 def test_a_state_that_does_not_hold_its_lags_is_impossible():
     theta = {"phi": jnp.array([0.5, 0.2]), "v": jnp.ones(())}
     for model in (lagged("independent"), lagged("joint")):
