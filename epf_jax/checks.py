@@ -108,3 +108,12 @@ def is_like(example: Any, value: Any) -> bool:
         old.shape == jnp.shape(new) and jnp.promote_types(old.dtype, jnp.result_type(new)) == old.dtype
         for old, new in zip(jax.tree.leaves(example), jax.tree.leaves(value), strict=True)
     )
+
+
+def returned(name: str, check: Callable, value: Any) -> Any:
+    """What the user's function returned, or an error that names the function."""
+    try:
+        check(value)
+    except TypeError as error:
+        raise TypeError(f"{name}: it returned the wrong thing. {error}") from error
+    return value

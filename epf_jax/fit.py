@@ -24,7 +24,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
+from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array, returned
 from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
@@ -124,8 +124,8 @@ def fit(
     to_hyper, z = _coordinates(hyper, support)
 
     def build(z):
-        model = _returned("model_of", check_is_model, model_of(to_hyper(z)))
-        return _returned("filter_of", check_filter, filter_of(model))
+        model = returned("model_of", check_is_model, model_of(to_hyper(z)))
+        return returned("filter_of", check_filter, filter_of(model))
 
     y, inputs = with_own_inputs(y, inputs)
     y = check_series(y, build(z), ndim_batch=0)
@@ -230,15 +230,6 @@ def _is_flat(values: list[float], patience: int) -> bool:
     earlier, recent = np.array(values[-2 * patience : -patience]), np.array(values[-patience:])
     error = math.sqrt((earlier.var() + recent.var()) / patience)
     return bool(recent.mean() - earlier.mean() < 2.0 * error)
-
-
-def _returned(name: str, check: Callable, value: Any) -> Any:
-    """What the user's function returned, or an error that names the function."""
-    try:
-        check(value)
-    except TypeError as error:
-        raise TypeError(f"{name}: it returned the wrong thing. {error}") from error
-    return value
 
 
 def _default_filter(num_particles: int) -> Callable[[StateSpaceModel], Filter]:

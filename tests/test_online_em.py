@@ -139,3 +139,11 @@ def test_an_estimate_at_the_end_of_the_box_is_told():
     results = epf.run(jax.random.key(1), epf.online_em(model, 50), y, diagnostics=True)
     assert abs(float(results.theta.mean["phi"][-1]) - 0.25) < 0.01
     assert "box" in {finding.kind for finding in results.diagnose()}
+
+
+def test_what_is_no_share_and_what_names_no_ancestors_is_refused():
+    model = epf.models.ar1()
+    with pytest.raises(ValueError, match=r"^step_size: expected a share of the newest step"):
+        epf.online_em(model, 20, step_size=lambda t: 2.0 * t)
+    with pytest.raises(TypeError, match=r"^resample: transport_resampling moves particles"):
+        epf.online_em(model, 20, resample=epf.transport_resampling())

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
-from epf_jax.checks import check_signature, check_whole_number
+from epf_jax.checks import check_signature, check_whole_number, returned
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, known
 from epf_jax.parameters import Theta
@@ -94,7 +94,7 @@ def pmmh(
     else:
         check_signature("filter_of", filter_of, ("model",), returns="a filter")
         filter_at = _given_filter(model, filter_of)
-    example = check_filter(filter_at(model.parameters.to_theta(model.parameters.centre)))
+    example = returned("filter_of", check_filter, filter_at(model.parameters.to_theta(model.parameters.centre)))
     if example.model.parameters.dim:
         raise ValueError(
             "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "

@@ -56,6 +56,11 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
     check_model_learns(model, who)
     check_whole_number("max_steps", max_steps, hint="It is the most observations that the filter will be given.")
     require_inspectable(model, who)
+    check_names_ancestors(who, resample)
+
+
+def check_names_ancestors(who: str, resample: Resampler) -> None:
+    """Refuse a scheme that moves particles, in a filter that must know where each comes from."""
     if moves_particles(resample):
         raise TypeError(
             f"resample: transport_resampling moves particles and chooses no ancestors, but {who} must know whose past "

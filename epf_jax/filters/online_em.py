@@ -37,6 +37,7 @@ from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.densities import log_prob
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, missing_where
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.memory import check_names_ancestors
 from epf_jax.model import StateSpaceModel, as_theta, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
@@ -89,6 +90,8 @@ def online_em(
         check_whole_number("num_backward", num_backward, hint="Two are usual; None sums over all particles.")
     step_size = (lambda t: t**-0.6) if step_size is None else step_size
     check_signature("step_size", step_size, ("t",), returns="a number")
+    _check_step_size(step_size)
+    check_names_ancestors("online_em", resample)
     statistic = _default_statistic(model, theta) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
@@ -220,6 +223,17 @@ def _check_starts_inside(model: StateSpaceModel, z: Array, low: Any, high: Any) 
             f"theta: the start lies outside of what the statistic covers, {ends[0]} to {ends[1]}. Take a wider prior, "
             "or a statistic with a wider box, epf.chebyshev(model, shrink=None, box=(lowest, highest))."
         )
+
+
+def _check_step_size(step_size: Callable[[Any], Any]) -> None:
+    """Refuse weights of the newest step that are none."""
+    for t in (2.0, 10.0, 1000.0):
+        gamma = step_size(jnp.asarray(t))
+        if not isinstance(gamma, jax.core.Tracer) and not 0.0 < float(gamma) <= 1.0:
+            raise ValueError(
+                f"step_size: expected a share of the newest step, above 0 and at most 1, got {float(gamma):g} at t = "
+                f"{t:g}. Such as lambda t: t**-0.6."
+            )
 
 
 def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
