@@ -9,7 +9,15 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
-from epf_jax.gaussian import base_distribution, is_gaussian, masked_normal_log_prob, moments, without_noise
+from epf_jax.gaussian import (
+    base_distribution,
+    is_gaussian,
+    masked_normal_log_prob,
+    moments,
+    noisy_part,
+    normal_log_prob,
+    without_noise,
+)
 from epf_jax.guards import guarded
 from epf_jax.random import normal, threefry
 
@@ -27,16 +35,18 @@ def log_prob(d: Any, value: Array) -> Float[Array, ""]:
         return jnp.sum(jnp.where(fixed, _log_is(value, base.loc), components))
     if _is_one_mvn(base) and is_gaussian(d):
         fixed = without_noise(base.scale_tril)
-        noisy = dist.MultivariateNormal(base.loc, scale_tril=base.scale_tril + jnp.diag(jnp.where(fixed, 1.0, 0.0)))
         at_means = jnp.where(fixed, _log_is(value, base.loc) + 0.5 * jnp.log(2 * jnp.pi), 0.0)
-        return noisy.log_prob(jnp.where(fixed, base.loc, value)) + jnp.sum(at_means)
+        residual = jnp.where(fixed, 0.0, value - base.loc)
+        return normal_log_prob(residual, noisy_part(base.scale_tril)) + jnp.sum(at_means)
     return jnp.sum(d.log_prob(value))
 
 
 def _log_is(value: Array, mean: Array) -> Array:
     """Zero where the value is the mean, to half the digits that numbers have, and elsewhere -inf."""
-    rounding = jnp.sqrt(jnp.finfo(jnp.result_type(float)).eps)
-    return jnp.where(jnp.abs(value - mean) <= rounding * (jnp.abs(value) + jnp.abs(mean)), 0.0, -jnp.inf)
+    eps = jnp.finfo(jnp.result_type(value, mean)).eps
+    size = jnp.abs(value) + jnp.abs(mean)
+    rounding = jnp.sqrt(eps) * size + 8 * eps * jnp.max(size)  # what is next to zero may be a difference of larger ones
+    return jnp.where(jnp.abs(value - mean) <= rounding, 0.0, -jnp.inf)
 
 
 def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:

@@ -149,7 +149,8 @@ def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
         return any(inputs[: sum(eqn.params["const_lengths"])])
     inside = _inside(eqn, inputs)
     if not inside:
-        return _has_programs(eqn) or not all(_is_real(v) for v in eqn.outvars)
+        within = (_has_step(program, _all(program.invars), _all(program.outvars)) for program in _programs(eqn))
+        return not all(_is_real(v) for v in eqn.outvars) or any(within)
     if _is_choice(eqn, inputs, inside):
         return True
     in_turns = eqn.primitive.name in ("scan", "while")  # an output of one turn may be an input of the next
@@ -160,9 +161,14 @@ def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
     )
 
 
-def _has_programs(eqn: Any) -> bool:
+def _programs(eqn: Any) -> list[Jaxpr]:
+    """The programs among an operation's parameters: how a scatter adds, say."""
     values = [value for given in eqn.params.values() for value in (given if isinstance(given, tuple) else (given,))]
-    return any(hasattr(getattr(value, "jaxpr", value), "eqns") for value in values)
+    return [inner for inner in (getattr(value, "jaxpr", value) for value in values) if hasattr(inner, "eqns")]
+
+
+def _all(variables: Sequence[Any]) -> list[bool]:
+    return [True] * len(variables)
 
 
 def _is_real(variable: Any) -> bool:

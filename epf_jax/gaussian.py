@@ -44,31 +44,32 @@ def base_distribution(d: Any) -> Any:
 
 
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Lower Cholesky factor; a pivot that rounding makes negative counts as zero."""
+    """Lower Cholesky factor; a pivot that is no more than rounding counts as zero."""
     d = a.shape[-1]
+    least = 10 * d * jnp.finfo(a.dtype).eps * jnp.diagonal(a)
     if d > _UNROLL:
-        return _cholesky_by_columns(a)
+        return _cholesky_by_columns(a, least)
     rows: list[list[Any]] = [[jnp.zeros_like(a[0, 0])] * d for _ in range(d)]
     for j in range(d):
         pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j))
-        safe = jnp.where(pivot > 0, pivot, 1.0)
-        rows[j][j] = jnp.where(pivot > 0, jnp.sqrt(safe), 0.0)
-        divisor = jnp.where(pivot > 0, rows[j][j], 1.0)
+        counts = pivot > least[j]
+        root = jnp.sqrt(jnp.where(counts, pivot, 1.0))
+        rows[j][j] = jnp.where(counts, root, 0.0)
         for i in range(j + 1, d):
-            rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j))) / divisor
-            rows[i][j] = jnp.where(pivot > 0, rest, 0.0)
+            rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j))) / root
+            rows[i][j] = jnp.where(counts, rest, 0.0)
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
-def _cholesky_by_columns(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def _cholesky_by_columns(a: Float[Array, "d d"], least: Float[Array, " d"]) -> Float[Array, "d d"]:
     """The same in a loop over columns, for all particles at once. LAPACK's is all NaN for a singular matrix."""
     d = a.shape[-1]
 
     def with_column(j, lower):
         rest = a[:, j] - lower @ lower[j]  # whose columns from j on are zero
-        positive = rest[j] > 0
-        root = jnp.sqrt(jnp.where(positive, rest[j], 1.0))
-        return lower.at[:, j].set(jnp.where(positive & (jnp.arange(d) >= j), rest / root, 0.0))
+        counts = rest[j] > least[j]
+        root = jnp.sqrt(jnp.where(counts, rest[j], 1.0))
+        return lower.at[:, j].set(jnp.where(counts & (jnp.arange(d) >= j), rest / root, 0.0))
 
     return jax.lax.fori_loop(0, d, with_column, jnp.zeros_like(a))
 
@@ -95,6 +96,14 @@ def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"
 def without_noise(scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
     """Which components are their mean itself: a lag in an AR(p)'s companion, a position that moves by its velocity."""
     return jnp.all(scale_tril == 0, axis=-1)
+
+
+def noisy_part(scale_tril: Float[Array, "d d"], diagonal: bool = False) -> Float[Array, "d d"]:
+    """Scale of the components that have noise, with unit variance standing where there is none."""
+    fixed = without_noise(scale_tril)
+    if diagonal:
+        return scale_tril + jnp.diag(jnp.where(fixed, 1.0, 0.0))
+    return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale_tril)
 
 
 def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tuple[Array, ...]:
@@ -158,7 +167,8 @@ def condition(
     proposal.
     """
     seen, H, offset = mask_missing(value, H, offset)
-    D, half, left = _rotated(mask_covariance(value, noise_tril), H @ scale_tril, scale_tril)
+    factors = _rotated if H.size <= _UNROLL**2 else _by_covariances
+    D, half, left = factors(mask_covariance(value, noise_tril), H @ scale_tril, scale_tril)
     innovation = seen - H @ mean - offset
     return Conditioned(
         mean=mean + half @ solve_lower(D, innovation),
@@ -179,21 +189,21 @@ def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array
     both = jnp.concatenate(
         [jnp.concatenate([noise, HL], axis=1), jnp.concatenate([jnp.zeros((d, k), L.dtype), L], axis=1)]
     )
-    pairs = [(i, k + j) for i in range(k) for j in reversed(range(d))]
-    if len(pairs) <= _UNROLL**2:
-        columns = [both[:, i] for i in range(k + d)]
-        for i, j in pairs:
+    columns = [both[:, i] for i in range(k + d)]
+    for i in range(k):
+        for j in reversed(range(k, k + d)):
             columns[i], columns[j] = _givens(columns[i], columns[j], columns[i][i], columns[j][i])
-        both = jnp.stack(columns, axis=1)
-    else:
-
-        def rotate(n, both):
-            i, j = jnp.asarray(pairs)[n]
-            first, second = _givens(both[:, i], both[:, j], both[i, i], both[i, j])
-            return both.at[:, i].set(first).at[:, j].set(second)
-
-        both = jax.lax.fori_loop(0, len(pairs), rotate, both)
+    both = jnp.stack(columns, axis=1)
     return both[:k, :k], both[k:, :k], both[k:, k:]
+
+
+def _by_covariances(noise: Array, HL: Array, L: Array) -> tuple[Array, Array, Array]:
+    """The same of large matrices, for which so many rotations, one after the other, would take long."""
+    D = cholesky(HL @ HL.T + noise @ noise.T)
+    half = solve_lower(D, HL @ L.T).T
+    # (I - KH) P in Joseph's form, (I - KH) P (I - KH)^T + K R K^T: no cancellation when R is small.
+    left, right = L - half @ solve_lower(D, HL), half @ solve_lower(D, noise)
+    return D, half, cholesky(left @ left.T + right @ right.T)
 
 
 def _givens(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:

@@ -247,10 +247,21 @@ def _inside(transform: Any, draws: Array) -> Array:
     """The draws, those that were rounded onto the edge of the support moved a little inside it: z must be finite."""
     if _is_identity(transform):
         return draws
-    z = jax.vmap(transform.inv)(draws)
-    far = 80.0 if isinstance(transform, dist.transforms.ExpTransform) else 15.0  # what float32 tells from the edge
-    edge = jnp.any(jnp.isinf(z).reshape(len(z), -1), axis=1)
-    return jax.vmap(jnp.where)(edge, jax.vmap(transform)(jnp.clip(z, -far, far)), draws)
+    there, back = jax.vmap(transform.inv), jax.vmap(transform)
+    z = there(jax.lax.stop_gradient(draws))  # what is moved depends on nothing any more
+    at_edge = jnp.isinf(z)
+    positive = isinstance(getattr(transform, "base_transform", transform), dist.transforms.ExpTransform)
+    moved = back(jnp.where(at_edge, jnp.clip(z, *((-80.0, 80.0) if positive else (-15.0, 15.0))), z))
+    still = jnp.isinf(there(moved))  # numbers far from zero are further apart
+    moved = jnp.where(_over(still, moved), back(jnp.clip(z, -5.0, 5.0)), moved)
+    return jnp.where(_over(at_edge, draws), moved, draws)
+
+
+def _over(flags: Array, draws: Array) -> Array:
+    """Flags of coordinates as flags of a draw's components: one each, or one for all where they are not the same."""
+    if flags.shape == draws.shape:
+        return flags
+    return jnp.any(flags, axis=tuple(range(1, flags.ndim))).reshape(-1, *[1] * (draws.ndim - 1))
 
 
 def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:

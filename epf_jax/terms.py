@@ -15,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.dependence import abstractly, depends_on, is_affine
 from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.parameters import evaluated
+
+_PROBES = 16
 
 
 class Term(NamedTuple):
@@ -129,19 +131,23 @@ def require_noise(model: StateSpaceModel, terms: Terms, who: str) -> None:
     """Refuse a Gaussian vector whose components without noise have means that theta enters."""
     if model.shapes.problem is not None:
         return
-    z, (x, _, _, u) = model.parameters.centre, terms.example
-    states = np.random.default_rng(1).normal(size=(2, 2, *x.shape)).astype(x.dtype)  # at zero, x would hide theta
+    centre, (x, _, _, u) = model.parameters.centre, terms.example
+    # Of many sizes and signs: a noise may vanish at some states and thetas, and theta may do nothing at x = 0.
+    rng = np.random.default_rng(1)
+    states = (rng.normal(size=(2, _PROBES, *x.shape)) * np.exp(rng.normal(size=(2, _PROBES, *x.shape)))).astype(x.dtype)
+    thetas = centre + model.parameters.scale * rng.normal(size=(_PROBES, len(centre))).astype(centre.dtype)
     for term in (*terms.initial, *terms.steps):
-        gaussian = gaussian_term(term, z, terms.example)
+        gaussian = gaussian_term(term, centre, terms.example)
         if gaussian is None or gaussian.dim == 1:
             continue
 
-        def determined(x_prev, x, gaussian=gaussian):
-            moved = jnp.any(jax.jacfwd(gaussian.mean)(z, x_prev, x, u) != 0, axis=1)
-            return jnp.any(moved & without_noise(gaussian.scale_tril(z, x_prev, x, u)))
+        def look(z, x_prev, x, gaussian=gaussian):
+            slope = jax.jacfwd(gaussian.mean)(z, x_prev, x, u)
+            moved = jnp.any(jnp.isfinite(slope) & (slope != 0), axis=1)
+            return moved, without_noise(gaussian.scale_tril(z, x_prev, x, u))
 
-        found = evaluated(jax.vmap(determined), *states)
-        if not isinstance(found, jax.core.Tracer) and np.any(found):
+        moved, fixed = evaluated(jax.vmap(look), thetas, *states)
+        if not isinstance(fixed, jax.core.Tracer) and np.any(np.any(moved, axis=0) & np.all(fixed, axis=0)):
             raise ValueError(
                 f"{who}: the {term.name} has a component without noise whose mean depends on theta. Each path would "
                 "then tell its own theta exactly, and theta could never move. Give that component a little noise."
@@ -185,14 +191,16 @@ def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"]
     value = jnp.ravel(value)
     if gaussian.dim == 1 and gaussian.term.name != "observation":
         return (value, *rows, scale_tril)
-    value = says_something(gaussian, value, scale_tril)
+    silent = is_silent(gaussian, value, scale_tril)
+    marked = jnp.where(silent, jnp.nan, 0.0)
     if gaussian.diagonal:
-        scale_tril = jnp.diag(jnp.where(jnp.isnan(value), 1.0, jnp.diag(scale_tril)))
+        scale_tril = jnp.diag(jnp.where(silent, 1.0, jnp.diag(scale_tril)))
     else:
-        scale_tril = mask_covariance(value, scale_tril)
-    return (*mask_missing(value, *rows), scale_tril)
+        scale_tril = mask_covariance(marked, scale_tril)
+    return (*mask_missing(marked, value, *rows)[1:], scale_tril)
 
 
-def says_something(gaussian: GaussianTerm, value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Array:
-    """The value, NaN where it says nothing of theta: missing, or in a vector without noise."""
-    return value if gaussian.dim == 1 else jnp.where(without_noise(scale_tril), jnp.nan, value)
+def is_silent(gaussian: GaussianTerm, value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
+    """Which components say nothing of theta: missing observations, and in a vector what has no noise."""
+    missing = jnp.isnan(value) if gaussian.term.name == "observation" else jnp.zeros(value.shape, bool)
+    return missing if gaussian.dim == 1 else missing | without_noise(scale_tril)

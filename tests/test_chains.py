@@ -428,3 +428,8 @@ def test_a_few_draws_are_never_worth_many():
     draws = np.random.default_rng(0).normal(size=(500, 2, 4))  # of as many parameters, two chains of four draws
     _, ess = rhat_and_ess(np.moveaxis(draws, 0, -1))
     assert np.all(ess <= 8 * np.log10(8) + 1e-9)
+    by_turns = np.zeros((2, 400))
+    noise = np.random.default_rng(0).normal(size=(2, 400))
+    for t in range(1, 400):
+        by_turns[:, t] = -0.97 * by_turns[:, t - 1] + noise[:, t]
+    np.testing.assert_allclose(rhat_and_ess(by_turns)[1], 800 * np.log10(800))  # numpyro's is negative

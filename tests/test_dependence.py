@@ -33,6 +33,8 @@ AFFINE = {
     "interpolation of values": lambda z, x: jnp.interp(x, jnp.arange(2.0), z),
     "a step that is not used": lambda z, x: jax.jit(lambda a, b: (a * b, jnp.sign(a)))(z, x)[0],
     "checkpointed": lambda z, x: jax.checkpoint(lambda a: a * x)(z),
+    "added at a place": lambda z, x: x.at[0].add(z[1] * x[1]),
+    "sums of groups": lambda z, x: jax.ops.segment_sum(z, jnp.array([0, 0]), 2),
     "a Fourier transform": lambda z, x: jnp.real(jnp.fft.fft(z)),
 }
 OTHERS = {

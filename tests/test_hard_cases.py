@@ -216,6 +216,31 @@ def test_a_state_that_does_not_hold_its_lags_is_impossible():
         assert float(density(jnp.array([0.7, 0.31]))) == -jnp.inf
 
 
+def test_noise_in_common_counts_where_a_component_has_none_of_its_own():
+    """x_1 is its mean, and x_2 has both noises: a variance of two."""
+
+    @jax.jit
+    def density(scale_tril):
+        return log_prob(dist.MultivariateNormal(jnp.zeros(2), scale_tril=scale_tril), jnp.array([0.0, 1.0]))
+
+    found = density(jnp.array([[0.0, 0.0], [1.0, 1.0]]))
+    np.testing.assert_allclose(found, scipy.stats.norm(0.0, np.sqrt(2.0)).logpdf(1.0), rtol=1e-5)
+
+
+def test_a_noise_that_vanishes_at_some_states_alone_is_no_obstacle():
+    """A volatility in its own square root, which is zero below zero."""
+    model = epf.StateSpaceModel(
+        prior={"k": dist.LogNormal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(jnp.array([0.0, 0.04]), 0.01).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(
+            jnp.stack([x[0], x[1] + theta["k"] * (0.04 - x[1])]), 0.3 * jnp.sqrt(jnp.maximum(x[1], 0.0)) * jnp.ones(2)
+        ).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x[0], 0.1),
+    )
+    for statistic in (epf.chebyshev, epf.assumed_density, lambda model: epf.taylor(model, order=2)):
+        statistic(model)
+
+
 def test_components_without_noise_may_not_hold_theta():
     model = epf.StateSpaceModel(
         prior={"a": dist.LogNormal(0.0, 1.0)},

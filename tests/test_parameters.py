@@ -227,3 +227,11 @@ def test_draws_that_are_rounded_onto_the_edge_of_the_support_are_moved_inside():
         assert np.any(np.asarray(prior.sample(jax.random.key(0), (num,))) == prior.support.lower_bound)
         draws = coordinates.sample(jax.random.key(0), num)
         assert np.all(np.isfinite(jax.vmap(coordinates.to_vector)(draws)))
+
+
+def test_draws_at_the_edge_leave_gradients_of_the_others():
+    def total(rate):
+        return jnp.sum(parameters(dist.Gamma(0.05, rate)).sample(jax.random.key(0), 2000))
+
+    # Draws are standard ones divided by the rate, so that their sum has minus itself as its derivative at one.
+    np.testing.assert_allclose(jax.grad(total)(1.0), -total(1.0), rtol=1e-5)

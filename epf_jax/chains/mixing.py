@@ -30,9 +30,10 @@ def rhat_and_ess(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, 
         rhat = np.maximum(split_gelman_rubin(normal), split_gelman_rubin(folded))
         split = np.concatenate([normal[:, :half], normal[:, -half:]])
         # Chains that go up and down by turns can be worth more draws than they have, but not as many as few draws say.
-        most = draws[..., 0].size if draws.ndim > 2 else draws.size
-        ess = np.minimum(effective_sample_size(split), most * np.log10(most))
-        return np.asarray(rhat), np.asarray(ess)
+        # (Of some, numpyro's sum over lags comes out negative.)
+        num = draws.shape[0] * draws.shape[1]
+        ess, most = np.asarray(effective_sample_size(split)), num * np.log10(num)
+        return np.asarray(rhat), np.where((ess <= 0) | (ess > most), most, ess)
 
 
 def _normal_scores(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "C D *d"]:

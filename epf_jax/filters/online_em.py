@@ -45,6 +45,7 @@ from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics import Statistic, chebyshev, taylor
 from epf_jax.statistics.base import check_model_learns
 
+_MARGIN = 1e-5
 _NEWTON_STEPS = 2  # a step: theta hardly moves between two observations
 _LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.0)  # of a Newton step, the best of which is taken
 
@@ -102,6 +103,8 @@ def online_em(
     zero = statistic.init()
     low, high = (-jnp.inf, jnp.inf) if statistic.box is None else statistic.box(zero)
     _check_starts_inside(model, start, low, high)
+    if statistic.box is not None:  # a little inside it: by rounding its edge may lie outside
+        low, high = low + _MARGIN * (high - low), high - _MARGIN * (high - low)
 
     def rows(z):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
@@ -229,9 +232,9 @@ def _check_step_size(step_size: Callable[[Any], Any]) -> None:
     """Refuse weights of the newest step that are none."""
     for t in (2.0, 10.0, 1000.0):
         gamma = step_size(jnp.asarray(t))
-        if not isinstance(gamma, jax.core.Tracer) and not 0.0 < float(gamma) <= 1.0:
+        if not isinstance(gamma, jax.core.Tracer) and not 0.0 <= float(gamma) <= 1.0:
             raise ValueError(
-                f"step_size: expected a share of the newest step, above 0 and at most 1, got {float(gamma):g} at t = "
+                f"step_size: expected a share of the newest step, 0 to 1, got {float(gamma):g} at t = "
                 f"{t:g}. Such as lambda t: t**-0.6."
             )
 

@@ -33,9 +33,10 @@ from epf_jax.terms import (
     Terms,
     gaussian_term,
     is_linear,
+    is_silent,
     path_terms,
     require_inspectable,
-    says_something,
+    require_noise,
 )
 
 
@@ -75,6 +76,7 @@ def conjugate(model: StateSpaceModel) -> Statistic:
     if problem:
         raise ValueError(f"conjugate: {problem} Use epf.chebyshev(model) or epf.taylor(model, order=...).")
     terms = path_terms(model)
+    require_noise(model, terms, "conjugate")
     initial, steps = ([linear_part(term, model, terms) for term in group] for group in (terms.initial, terms.steps))
     return linear_gaussian_statistic(model, initial, steps, "conjugate")
 
@@ -100,8 +102,8 @@ def linear_gaussian_statistic(
         b = gaussian.mean(reference, x_prev, x, u) - F @ reference
         scale = gaussian.scale_tril(reference, x_prev, x, u)
         value = jnp.ravel(gaussian.term.value(x, y))
-        if len(value) > 1:  # a component without noise says nothing, unless theta enters its mean: then it says all
-            value = jnp.where(jnp.any(F != 0, axis=1), value, says_something(gaussian, value, scale))
+        if len(value) > 1:
+            value = jnp.where(is_silent(gaussian, value, scale), jnp.nan, value)
         if part.inflate is not None:
             residual = (value - F @ coordinates.to_vector(theta) - b) / jnp.diag(scale)
             scale = part.inflate(key, residual, x_prev, x, u)[:, None] * scale

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.dependence import depends_on
 from epf_jax.derivatives import taylor_expansion
-from epf_jax.gaussian import solve_lower, without_noise
+from epf_jax.gaussian import noisy_part, solve_lower
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
@@ -36,10 +36,10 @@ from epf_jax.terms import (
     GaussianTerm,
     Term,
     gaussian_term,
+    is_silent,
     path_terms,
     require_inspectable,
     require_noise,
-    says_something,
     whiten,
 )
 
@@ -261,7 +261,7 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     def phi(x_prev, x, y, u):
         r, _ = residuals(x_prev, x, y, u)
         value = jnp.ravel(gaussian.term.value(x, y))
-        seen = ~jnp.isnan(says_something(gaussian, value, gaussian.scale_tril(c, x_prev, x, u)))
+        seen = ~is_silent(gaussian, value, gaussian.scale_tril(c, x_prev, x, u))
         left, right = [h[rows] for h in r], [h[columns] for h in r]
         return jnp.stack(multiply(left, right, p, order)), jnp.where(seen, 1.0, 0.0)
 
@@ -271,7 +271,7 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     def at(s, dz):
         products, counts = s
         scale = gaussian.scale_tril(c + dz, x_prev, x, u)
-        scale = scale + jnp.diag(jnp.where(without_noise(scale), 1.0, 0.0))  # whose counts and products are zero
+        scale = noisy_part(scale, gaussian.diagonal)  # the rest has counts and products of zero
         squares = evaluate(products, dz, 2 * order)
         logs = jnp.log(jnp.diag(scale))
         if gaussian.diagonal:
