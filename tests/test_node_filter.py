@@ -237,7 +237,8 @@ def against_kalman(model, y, axes, filter_):
     return z, ratio, float(results.log_evidence[-1] - posterior.log_evidence[-1])
 
 
-@pytest.mark.parametrize("outlier", [20.0, pytest.param(40.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("outlier", [20.0, 40.0])
 def test_an_outlier_that_drags_the_posterior_out_of_the_box_is_forgotten(outlier):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 100)

@@ -130,6 +130,7 @@ def test_theta_moves_where_the_effective_sample_size_was_low_and_nowhere_else():
     assert found.resampled.sum(axis=1).max() <= 10  # once the posterior has settled, moves are rare
 
 
+@pytest.mark.slow
 def test_inner_filters_double_at_low_acceptance_and_stop_at_the_largest():
     found = runs()
     np.testing.assert_array_equal(found.final.S.level, np.minimum(found.resampled.sum(axis=1), 1))
