@@ -118,9 +118,7 @@ def parameters(prior: Any) -> Parameters:
     def log_prior(z):
         total = log_jacobian(z)
         for leaf, part in zip(leaves, split(z), strict=True):
-            value = leaf.transform(part)
-            value = _between_pi(value) if isinstance(leaf.transform, _Turned) else value
-            total += jnp.sum(leaf.prior.log_prob(value))
+            total += _log_density(leaf, leaf.transform(part))
         return total
 
     def sample(key, num):
@@ -195,6 +193,12 @@ class _Turned:
 
     def log_abs_det_jacobian(self, z, theta):
         return self._transform.log_abs_det_jacobian(z, self._transform(z))
+
+
+def _log_density(leaf: _Leaf, value):
+    """That of the prior, which knows angles between -pi and pi alone."""
+    value = _between_pi(value) if isinstance(leaf.transform, _Turned) else value
+    return jnp.sum(leaf.prior.log_prob(value))
 
 
 def _between_pi(angle):

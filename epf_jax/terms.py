@@ -9,6 +9,7 @@ parameters as readily as transition parameters.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -127,11 +128,23 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
         )
 
 
-def require_noise(model: StateSpaceModel, terms: Terms, who: str) -> None:
+def require_noise(model: StateSpaceModel, who: str) -> None:
     """Refuse a Gaussian vector whose components without noise have means that theta enters."""
+    name = _told_exactly(model)
+    if name:
+        raise ValueError(
+            f"{who}: the {name} has a component without noise whose mean depends on theta. Each path would then tell "
+            "its own theta exactly, and theta could never move. Give that component a little noise."
+        )
+
+
+@lru_cache(maxsize=256)
+def _told_exactly(model: StateSpaceModel) -> str:
+    """The name of a term that theta enters without noise, or nothing."""
     if model.shapes.problem is not None:
-        return
-    centre, (x, _, _, u) = model.parameters.centre, terms.example
+        return ""
+    terms, centre = path_terms(model), model.parameters.centre
+    x, _, _, u = terms.example
     # Of many sizes and signs: a noise may vanish at some states and thetas, and theta may do nothing at x = 0.
     rng = np.random.default_rng(1)
     states = (rng.normal(size=(2, _PROBES, *x.shape)) * np.exp(rng.normal(size=(2, _PROBES, *x.shape)))).astype(x.dtype)
@@ -148,10 +161,8 @@ def require_noise(model: StateSpaceModel, terms: Terms, who: str) -> None:
 
         moved, fixed = evaluated(jax.vmap(look), thetas, *states)
         if not isinstance(fixed, jax.core.Tracer) and np.any(np.any(moved, axis=0) & np.all(fixed, axis=0)):
-            raise ValueError(
-                f"{who}: the {term.name} has a component without noise whose mean depends on theta. Each path would "
-                "then tell its own theta exactly, and theta could never move. Give that component a little noise."
-            )
+            return term.name
+    return ""
 
 
 def gaussian_term(term: Term, z: Any, example: tuple) -> GaussianTerm | None:

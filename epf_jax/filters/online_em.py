@@ -35,7 +35,14 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.densities import log_prob
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, missing_where
+from epf_jax.filters.base import (
+    Filter,
+    FilterState,
+    build_filter,
+    check_filter_arguments,
+    edge_of_box,
+    missing_where,
+)
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.memory import check_names_ancestors
 from epf_jax.model import StateSpaceModel, as_theta, example_input
@@ -85,14 +92,8 @@ def online_em(
     has seen its own observation.
     """
     check_filter_arguments(model, num_particles, resample)
-    check_model_learns(model, "online_em")
-    check_whole_number("wait", wait, hint="Some dozens are usual.")
-    if num_backward is not None:
-        check_whole_number("num_backward", num_backward, hint="Two are usual; None sums over all particles.")
     step_size = (lambda t: t**-0.6) if step_size is None else step_size
-    check_signature("step_size", step_size, ("t",), returns="a number")
-    _check_step_size(step_size)
-    check_names_ancestors("online_em", resample)
+    _check_plan(model, num_backward, step_size, wait, resample)
     statistic = _default_statistic(model, theta) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
@@ -101,10 +102,7 @@ def online_em(
     inner = bootstrap_filter(model, N, proposal=proposal, resample=resample)
     _check_adds_up(model, statistic)
     zero = statistic.init()
-    low, high = (-jnp.inf, jnp.inf) if statistic.box is None else statistic.box(zero)
-    _check_starts_inside(model, start, low, high)
-    if statistic.box is not None:  # a little inside it: by rounding its edge may lie outside
-        low, high = low + _MARGIN * (high - low), high - _MARGIN * (high - low)
+    low, high = _box_around(model, statistic, zero, start)
 
     def rows(z):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
@@ -153,13 +151,13 @@ def online_em(
 
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
     description = f"online EM: {N} particles, statistic {statistic.name}, proposal {proposal.name}, {backward}"
+    edge = None if statistic.box is None else lambda state: edge_of_box(model, statistic, _as_sums(zero, state))
+    return build_filter(model, N, init, step, description, resample, statistic=statistic, edge=edge)
 
-    def edge(state):
-        return edge_of_box(model, statistic, state._replace(S=jax.tree.map(jnp.add, zero, state.S)))
 
-    return build_filter(
-        model, N, init, step, description, resample, statistic=statistic, edge=edge if statistic.box else None
-    )
+def _as_sums(zero: Any, state: FilterState) -> FilterState:
+    """The state with statistics as the others have them, which do not begin at zero."""
+    return state._replace(S=jax.tree.map(jnp.add, zero, state.S))
 
 
 def _over_all(num: int, x: Array, log_backward: Callable, renewed: Callable) -> Any:
@@ -217,25 +215,35 @@ def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic
     return chebyshev(model, shrink=None) if model.parameters.dim <= 3 else taylor(model, 2, centre=theta)
 
 
-def _check_starts_inside(model: StateSpaceModel, z: Array, low: Any, high: Any) -> None:
-    """Refuse a start outside of the statistic's box, from which no step would lead anywhere."""
+def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Array) -> tuple[Any, Any]:
+    """How far theta may be moved; a start outside of the statistic's box, whence no step would lead, is refused."""
+    if statistic.box is None:
+        return -jnp.inf, jnp.inf
+    low, high = statistic.box(zero)
     outside = (z < low) | (z > high)
     if not isinstance(outside, jax.core.Tracer) and np.any(outside):
-        ends = [model.parameters.to_theta(jnp.broadcast_to(end, z.shape)) for end in (low, high)]
+        ends = [model.parameters.to_theta(end) for end in (low, high)]
         raise ValueError(
             f"theta: the start lies outside of what the statistic covers, {ends[0]} to {ends[1]}. Take a wider prior, "
             "or a statistic with a wider box, epf.chebyshev(model, shrink=None, box=(lowest, highest))."
         )
+    return low + _MARGIN * (high - low), high - _MARGIN * (high - low)  # by rounding its edge may lie outside
 
 
-def _check_step_size(step_size: Callable[[Any], Any]) -> None:
-    """Refuse weights of the newest step that are none."""
+def _check_plan(model: StateSpaceModel, num_backward: Any, step_size: Any, wait: Any, resample: Resampler) -> None:
+    """Refuse what online EM cannot work with, by name."""
+    check_model_learns(model, "online_em")
+    check_names_ancestors("online_em", resample)
+    check_whole_number("wait", wait, hint="Some dozens are usual.")
+    if num_backward is not None:
+        check_whole_number("num_backward", num_backward, hint="Two are usual; None sums over all particles.")
+    check_signature("step_size", step_size, ("t",), returns="a number")
     for t in (2.0, 10.0, 1000.0):
         gamma = step_size(jnp.asarray(t))
         if not isinstance(gamma, jax.core.Tracer) and not 0.0 <= float(gamma) <= 1.0:
             raise ValueError(
-                f"step_size: expected a share of the newest step, 0 to 1, got {float(gamma):g} at t = "
-                f"{t:g}. Such as lambda t: t**-0.6."
+                f"step_size: expected a share of the newest step, 0 to 1, got {float(gamma):g} at t = {t:g}. Such as "
+                "lambda t: t**-0.6."
             )
 
 

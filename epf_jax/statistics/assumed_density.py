@@ -60,7 +60,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     check_model_learns(model, "assumed_density")
     check_whole_number("num_components", num_components)
     coordinates, terms = model.parameters, path_terms(model)
-    require_noise(model, terms, "assumed_density")
+    require_noise(model, "assumed_density")
     nodes, log_w = _nodes(coordinates.dim, num_nodes)
     reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
 

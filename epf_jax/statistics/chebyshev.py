@@ -87,7 +87,7 @@ def chebyshev(
     """
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
-    require_noise(model, terms, "chebyshev")
+    require_noise(model, "chebyshev")
     counts = node_counts("chebyshev", num_nodes, coordinates, DEFAULT_NODES)
     first_box = _box(box, coordinates)
     if shrink is not None:

@@ -76,7 +76,7 @@ def conjugate(model: StateSpaceModel) -> Statistic:
     if problem:
         raise ValueError(f"conjugate: {problem} Use epf.chebyshev(model) or epf.taylor(model, order=...).")
     terms = path_terms(model)
-    require_noise(model, terms, "conjugate")
+    require_noise(model, "conjugate")
     initial, steps = ([linear_part(term, model, terms) for term in group] for group in (terms.initial, terms.steps))
     return linear_gaussian_statistic(model, initial, steps, "conjugate")
 

@@ -62,7 +62,7 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     """
     check_model_learns(model, "conjugate_blocks")
     require_inspectable(model, "conjugate_blocks")
-    require_noise(model, path_terms(model), "conjugate_blocks")
+    require_noise(model, "conjugate_blocks")
     try:
         return _conjugate_blocks(model)
     except NotConjugateError as error:

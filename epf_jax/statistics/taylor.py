@@ -105,7 +105,7 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     check_model_learns(model, "taylor")
     require_inspectable(model, "taylor")
     coordinates, terms = model.parameters, path_terms(model)
-    require_noise(model, terms, "taylor")
+    require_noise(model, "taylor")
     c = coordinates.centre if centre is None else _vector(model, centre)
 
     def piece(term: Term) -> _Piece:
