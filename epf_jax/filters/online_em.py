@@ -107,10 +107,6 @@ def online_em(
     def rows(z):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (N, *leaf.shape)), coordinates.to_theta(z))
 
-    def phi(theta, x_prev, x, y, u):
-        after = statistic.update(jax.random.key(0), zero, theta, x_prev, x, y, u)
-        return jax.tree.map(jnp.subtract, after, zero)
-
     def init(key):
         state = inner.init(key)
         S = jax.tree.map(lambda leaf: jnp.zeros((N, *jnp.shape(leaf)), jnp.result_type(leaf)), zero)
@@ -130,8 +126,9 @@ def online_em(
 
         def renewed(j, x):
             """(1 - gamma) S + gamma phi, for a pair of particles."""
-            added = phi(theta, state.x[j], x, y, u)
-            return jax.tree.map(lambda S, by: (1.0 - gamma) * S[j] + gamma * by, state.S, added)
+            after = statistic.update(jax.random.key(0), zero, theta, state.x[j], x, y, u)
+            phi = jax.tree.map(jnp.subtract, after, zero)
+            return jax.tree.map(lambda S, by: (1.0 - gamma) * S[j] + gamma * by, state.S, phi)
 
         def log_backward(j, x):
             return state.log_weights[j] + log_prob(model.transition(theta, state.x[j], u), x)
@@ -141,12 +138,8 @@ def online_em(
         else:
             S = _over_some(key_pairs, num_backward, state, moved.x, info.ancestors, log_backward, renewed)
 
-        z = coordinates.to_vector(theta)
-        mean = jax.tree.map(lambda leaf: jnp.tensordot(jnp.exp(moved.log_weights), leaf, axes=1), S)
-        total = statistic.log_target(jax.tree.map(jnp.add, zero, mean))
-        nothing = statistic.log_target(zero)  # the prior, which maximum likelihood leaves out
-        climb = partial(_climb, lambda z: total(z) - nothing(z), low, high)
-        z = jax.lax.cond(t >= wait, climb, lambda z: z, z)
+        climb = partial(_climb, _log_likelihood(statistic, zero, S, moved.log_weights), low, high)
+        z = jax.lax.cond(t >= wait, climb, lambda z: z, coordinates.to_vector(theta))
         return moved._replace(theta=rows(z), S=S), info._replace(acceptance=jnp.full_like(info.acceptance, jnp.nan))
 
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
@@ -193,6 +186,13 @@ def _over_some(key, num_backward, before, x, ancestors, log_backward, renewed) -
     _, chosen = jax.lax.scan(move, ancestors, (proposed, accept), unroll=num_backward)
     pairs = jax.vmap(jax.vmap(renewed), in_axes=(0, None))(chosen, x)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), pairs)
+
+
+def _log_likelihood(statistic: Statistic, zero: Any, S: Any, log_weights: Array) -> Callable:
+    """Of z, by the mean of all particles' statistics: their density without the prior's."""
+    mean = jax.tree.map(lambda leaf: jnp.tensordot(jnp.exp(log_weights), leaf, axes=1), S)
+    total, nothing = statistic.log_target(jax.tree.map(jnp.add, zero, mean)), statistic.log_target(zero)
+    return lambda z: total(z) - nothing(z)
 
 
 def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> Float[Array, " P"]:
