@@ -33,6 +33,7 @@ def _trouble(program, namespace):
     """What the block raises, or warns of, with its kind."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated")  # jax 0.11 on a GPU
         try:
             exec(program, namespace)
         except Exception as error:
