@@ -73,6 +73,8 @@ def save(path: str | os.PathLike, state: FilterState, filter_: Filter) -> None:
         state: of `filter_.step`, or `results.final`.
         filter_: the filter that made it.
     """
+    if isinstance(state, Filter) and isinstance(filter_, FilterState):
+        raise TypeError("state, filter_: they came the other way round. The arguments are (path, state, filter).")
     check_state(state, check_filter(filter_))
     write_checkpoint(check_path(path), filter_, state, {})
 

@@ -82,12 +82,13 @@ def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
 
 def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
     """The value as an array of numbers."""
-    if isinstance(value, jax.Array) and dtype is None:
-        return value
     try:
-        return jnp.asarray(value, dtype)
+        array = value if isinstance(value, jax.Array) and dtype is None else jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}. {hint}")
+    return array
 
 
 def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, ...]:

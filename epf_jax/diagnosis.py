@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from epf_jax.chains.mixing import findings as findings_of_chains
+from epf_jax.filters.known_theta import Gaussian
 from epf_jax.filters.practical import Window
+from epf_jax.filters.smc2 import NestedFilters
 from epf_jax.findings import Diagnosis, Finding
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
@@ -22,6 +24,7 @@ _LOW_ESS = 0.01  # of the particles, and never less than two of them
 _ACCEPTANCE = (0.05, 0.98)
 _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard deviations leave 1e-8 there
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
+_SHIFT = 0.3  # in posterior standard deviations
 _ROUGH = 0.15  # in log-density: chosen on seven models, where keys disagreed by 0.14 posterior sds and more beyond it
 _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
@@ -64,8 +67,8 @@ def _weights(results: Results) -> Iterator[Finding]:
             f"t = {_listed(t[low])}",
             f"the effective sample size fell below {max(_LOW_ESS * num, 2.0):g} of {num} particles at {_count(low)}, "
             f"to {ess[worst]:.1f} at t = {t[worst]}: a few particles carried all the weight.",
-            "propose with the observation in view (epf.fully_adapted(model), epf.guided(q)); take more particles; if "
-            "it is one observation, see whether it is an outlier.",
+            "propose with the observation in view (epf.fully_adapted(model), epf.guided(q)), unless this filter does; "
+            "take more particles; if it is one observation, see whether it is an outlier.",
         )
 
 
@@ -90,8 +93,8 @@ def _moves(results: Results) -> Iterator[Finding]:
             "moves of theta",
             ", ".join(names),
             f"only {rate:.1%} of theta's proposed moves were accepted: theta hardly moves, and lags behind the data.",
-            "smaller steps (epf.random_walk() without a step size scales them to the posterior), more of them "
-            "(num_steps=4), or epf.slice_sampler().",
+            "epf.slice_sampler(), or more steps of the walk, epf.random_walk(num_steps=10), without a step size, which "
+            "scales them to the posterior.",
         )
     elif rate > _ACCEPTANCE[1]:
         yield Finding(
@@ -119,18 +122,22 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
     S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
-    if not isinstance(S, NodalStatistic) or (S.low.shape[-1] == 1 and S.opening is None):  # one real one: seen to do
+    if not isinstance(S, NodalStatistic):
         return
     num = int(np.max(S.num_misread))
     if num:
+        remember = (
+            "build the model with StateSpaceModel(..., example_input=inputs[0]) if it reads inputs, so that particles "
+            "can remember their first steps; "
+        )
         yield Finding(
             "first boxes",
             "theta",
             f"the prior is wide beside what the first observations say, and {num} times the statistic's box was cut "
             "by what was read between nodes too far apart for it: the posterior may be far off, on every key alike.",
-            "build the model with StateSpaceModel(..., example_input=inputs[0]) if it reads inputs, so that particles "
-            "can remember their first steps; a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); "
-            "and compare with epf.node_filter(model).",
+            (remember if S.opening is None else "")
+            + "a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); and compare with "
+            "epf.node_filter(model).",
         )
 
 
@@ -153,16 +160,30 @@ def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
 
 def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
     """A Taylor statistic that is not the density that it expands."""
-    left_out, t = np.asarray(recorded.remainder, float), times(results)
+    t = times(results)
     # Of what theta's present values leave out, the later half of the series tells; early, theta was elsewhere.
-    total = 2 * abs(float(np.sum(left_out[len(left_out) // 2 :])))
+    later = slice(len(t) // 2, None)
+    total = 2 * abs(float(np.sum(np.asarray(recorded.remainder, float)[later])))
+    shifts = 2 * np.abs(np.sum(np.asarray(recorded.shift, float)[later], axis=0))
+    names = coordinate_names(results)
+    other = "epf.chebyshev(model)" if len(names) <= 3 else "epf.assumed_density(model)"
+    advice = f"{other}, a higher order, or a centre near the posterior, epf.taylor(model, 7, centre=...)."
+    for name, shift in zip(names, shifts, strict=True):
+        if not shift <= _SHIFT:
+            yield Finding(
+                "expansion",
+                f"{name}, t = {t[-1]}",
+                f"what the Taylor polynomial leaves out moves it by about {shift:.2g} of its posterior standard "
+                f"deviations, beyond {_SHIFT}: theta is drawn from another density than the posterior.",
+                advice,
+            )
     if not total <= _REMAINDER:  # NaN counts as too much
         yield Finding(
             "expansion",
             f"t = {t[-1]}",
             f"what the Taylor polynomial leaves out of the log-density at theta adds up to {total:.2g}, beyond "
             f"{_REMAINDER}: theta is drawn from another density than the posterior.",
-            "epf.chebyshev(model), a higher order, or a centre near the posterior, epf.taylor(model, 7, centre=...).",
+            advice,
         )
 
 
@@ -172,18 +193,27 @@ def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
     worst = int(np.argmax(rough))  # noise of early steps stays, smoothed, when the nodes are placed anew
     noise = float(rough[worst])
     if not noise <= _ROUGH:
+        so = "another key may put the posterior elsewhere."
+        advice = (
+            "several times as many particles at each node, node_filter(model, num_inner=...); a proposal that looks at "
+            "the data, epf.guided(q); or epf.smc2_filter, epf.pmmh, which need no smooth curve."
+        )
+        if isinstance(results.final.S.filters, Gaussian):  # sigma points have no noise: the nodes are too far apart
+            so = "what is read between them is off."
+            advice = "more nodes, node_filter(model, num_nodes=...), or a prior that is less vague."
         yield Finding(
             "nodes",
             f"t = {t[worst]}",
             f"the log-likelihoods at neighbouring nodes do not lie on a smooth curve, by about {noise:.2g}, where "
-            f"{_ROUGH} is the most to be believed: another key may put the posterior elsewhere.",
-            "several times as many particles at each node, node_filter(model, num_inner=...); a proposal that looks at "
-            "the data, epf.guided(q); or epf.smc2_filter, epf.pmmh, which need no smooth curve.",
+            f"{_ROUGH} is the most to be believed: {so}",
+            advice,
         )
 
 
 def _descent(results: Results) -> Iterator[Finding]:
     """Paths that have become a few, and lately."""
+    if isinstance(results.final.S, NestedFilters):  # SMC2 runs whole filters anew at new parameters
+        return
     t, num = times(results), results.final.log_weights.shape[-1]
     count, generation = _last_few(results)
     age = int(t[-1]) - generation

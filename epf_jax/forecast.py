@@ -72,6 +72,11 @@ def forecast(
     model = filter_.model if isinstance(filter_, Filter) else filter_
     check_is_model(model)
     check_is_state(state)
+    if jnp.ndim(state.log_weights) != 1:
+        raise ValueError(
+            f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
+            "results.one(0).final, or jax.vmap a function of the state."
+        )
     _check_theta(model, state)
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
     rows = input_rows(inputs, num_steps, state.t + 1)

@@ -45,11 +45,13 @@ def examine(
     num_parents = _num_distinct(info.ancestors)
     founders = lineage.founders[info.ancestors]
     num_founders = _num_distinct(founders)
+    left_out, shift = _left_out(filter_, before, after, info, y, u)
     row = Diagnostics(
         pit=pit,
         y=summarise(drawn, before.log_weights, levels),
         edge=_edge(filter_, after),
-        remainder=_remainder(filter_, before, after, info, y, u),
+        remainder=left_out,
+        shift=shift,
         roughness=jnp.zeros(()) if filter_.roughness is None else filter_.roughness(after),
         num_parents=num_parents,
         num_founders=num_founders,
@@ -74,13 +76,16 @@ def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:
     return edge_of_box(filter_.model, filter_.statistic, state)
 
 
-def _remainder(
+def _left_out(
     filter_: Filter, before: FilterState, after: FilterState, info: StepInfo, y: Array, u: Any
-) -> Float[Array, ""]:
-    """The mean over the particles of what the statistic's expansion of this step has too much of at their theta."""
-    statistic = filter_.statistic
+) -> tuple[Float[Array, ""], Float[Array, " P"]]:
+    """What the statistic's expansion of this step has too much of at the particles' theta: its mean, what it moves."""
+    statistic, coordinates = filter_.statistic, filter_.model.parameters
     if statistic is None or statistic.remainder is None:
-        return jnp.zeros(())
+        return jnp.zeros(()), jnp.zeros(coordinates.dim)
     x_prev, y = before.x[info.ancestors], missing_where(info.collapsed, y)
     left_out = jax.vmap(statistic.remainder, in_axes=(0, 0, 0, None, None))(after.theta, x_prev, after.x, y, u)
-    return jnp.exp(after.log_weights) @ left_out
+    z, w = jax.vmap(coordinates.to_vector)(after.theta), jnp.exp(after.log_weights)
+    mean, centred = w @ left_out, z - w @ z
+    variance = w @ centred**2
+    return mean, (w * (left_out - mean)) @ centred / jnp.sqrt(jnp.where(variance > 0, variance, 1.0))

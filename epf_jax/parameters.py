@@ -25,6 +25,8 @@ from epf_jax.guards import guarded
 Theta = Any
 """A pytree with the prior's structure."""
 
+_SPREAD = (0.159, 0.5, 0.841)  # one standard deviation to either side of a Gaussian's median
+_MOST_LOST = 0.01  # of those draws
 _PROBE_DRAWS = 4001  # prior draws behind the centre and scale of leaves whose moments are not known in closed form
 
 
@@ -321,9 +323,12 @@ def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
     draws = evaluated(lambda: _draws(leaf, jax.random.key(0), _PROBE_DRAWS))
 
-    def spread(draws):
-        z = jax.vmap(leaf.transform.inv)(draws).reshape(_PROBE_DRAWS, leaf.size)
-        low, middle, high = jnp.quantile(z, jnp.array([0.159, 0.5, 0.841]), axis=0)
-        return middle, (high - low) / 2
-
-    return evaluated(spread, jnp.asarray(draws))
+    z = evaluated(jax.vmap(leaf.transform.inv), jnp.asarray(draws)).reshape(_PROBE_DRAWS, leaf.size)
+    if isinstance(z, jax.core.Tracer):
+        low, middle, high = jnp.quantile(z, jnp.array(_SPREAD), axis=0)
+    else:
+        lost = ~np.isfinite(z)  # a few draws that rounding took onto the edge of the support say nothing
+        if np.mean(lost) > _MOST_LOST:
+            return np.full(leaf.size, np.nan, z.dtype), np.full(leaf.size, np.nan, z.dtype)
+        low, middle, high = np.nanquantile(np.where(lost, np.nan, z), _SPREAD, axis=0).astype(z.dtype)
+    return middle, (high - low) / 2

@@ -75,6 +75,8 @@ class Diagnostics(NamedTuple):
             that the statistic is confined to; zero where it is confined to none.
         remainder: what a Taylor statistic's share of this step has too much of in log-density, relative to its centre,
             averaged over the particles; zero for statistics that are no expansions.
+        shift: by how many posterior standard deviations the same moves each unconstrained coordinate of theta: its
+            covariance with the coordinate over the particles, over the coordinate's standard deviation.
         roughness: the noise in log-density that can be told from the log-likelihoods at the nodes of a node filter;
             zero for filters without nodes.
         num_parents: how many particles of the generation before have a descendant in this one.
@@ -87,6 +89,7 @@ class Diagnostics(NamedTuple):
     y: Summary
     edge: Float[Array, "T P"]
     remainder: Float[Array, " T"]
+    shift: Float[Array, "T P"]
     roughness: Float[Array, " T"]
     num_parents: Int[Array, " T"]
     num_founders: Int[Array, " T"]

@@ -41,7 +41,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
     if not isinstance(y, jax.core.Tracer) and y.dtype.kind not in "iu":
-        check_values(np.asarray(y), filter_)
+        check_values(np.asarray(y), filter_.model)
     return y
 
 
@@ -60,9 +60,9 @@ def _none_is_missing(y: Any) -> Any:
     return np.where(is_none, np.nan, values).astype(float)
 
 
-def check_values(y: np.ndarray, filter_: Filter) -> None:
+def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
     """Refuse what no density of the model's allows: infinite values, fractions of counts, some missing components."""
-    model, expected = filter_.model, filter_.model.shapes.y
+    expected = model.shapes.y
     of_counts = expected is not None and _observes_counts(model)
     if np.isfinite(y).all() and not of_counts:
         return

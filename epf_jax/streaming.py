@@ -60,7 +60,7 @@ class Stream:
         if room is not None and self.t >= room:
             raise FullError(f"the filter has room for {room} observations, and has counted as many (max_steps)")
         try:
-            check_values(y[None], self._filter)
+            check_values(y[None], self._filter.model)
         except ValueError as error:
             raise LineError(str(error).removeprefix("y: ").rstrip(".")) from error
         u = None if observation.u is None else {k: jnp.asarray(value, float) for k, value in observation.u.items()}

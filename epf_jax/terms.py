@@ -215,3 +215,16 @@ def is_silent(gaussian: GaussianTerm, value: Float[Array, " d"], scale_tril: Flo
     """Which components say nothing of theta: missing observations, and in a vector what has no noise."""
     missing = jnp.isnan(value) if gaussian.term.name == "observation" else jnp.zeros(value.shape, bool)
     return missing if gaussian.dim == 1 else missing | without_noise(scale_tril)
+
+
+def other_inputs(rows: Any) -> np.ndarray:
+    """As many other rows of an input: numbers of the same sign, truth values of both kinds, whole numbers up to 1e5."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        return ~rows
+    rng = np.random.default_rng(1)
+    if np.issubdtype(rows.dtype, np.integer):
+        steps = np.concatenate([np.arange(len(rows) // 2), np.logspace(0, 5, len(rows) - len(rows) // 2)])
+        return rows + steps.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+    draws = rng.normal(size=rows.shape).astype(rows.dtype)
+    return np.where(rows == 0, draws, rows * np.exp(0.5 * draws)).astype(rows.dtype)

@@ -402,6 +402,26 @@ def test_a_function_that_jet_cannot_expand_is_named_at_high_order_and_expanded_a
         lambda: epf.separable(model(), lambda x, u: 2 * x[None], lambda theta: theta["phi"][None]),
     ),
     (
+        r"^features.*not the mean of the model's transition\..* u = 2 ",
+        lambda: epf.separable(
+            ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * u, 1.0)),
+            lambda x, u: x[None],
+            lambda theta: theta["phi"][None],
+        ),
+    ),
+    (
+        r"^features.*not the mean of the model's transition\..* u = 1 ",
+        lambda: epf.separable(
+            ar1(transition=lambda theta, x, u: dist.Normal(1e-6 * theta["phi"] * jnp.cos(x), 1e-6)),
+            lambda x, u: 1e-6 * jnp.sin(x)[None],
+            lambda theta: theta["phi"][None],
+        ),
+    ),
+    (
+        r"^statistic: it was built for another model\. Build both with the same object",
+        lambda: epf.extended_parameter_filter(model(), 10, statistic=epf.taylor(ar1(), 2)),
+    ),
+    (
         r"^separable: the transition is not Gaussian\. Use",
         lambda: epf.separable(epf.models.cauchy_ar1(), lambda x, u: x[None], lambda theta: theta["a"][None]),
     ),
@@ -571,6 +591,11 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^y: expected real numbers, got dtype key.* a random key comes first", lambda: epf.run(KEY, filter_(), KEY)),
     (r"^y: expected real numbers, got dtype bool", lambda: epf.run(KEY, filter_(), jnp.array([True, False]))),
     (r"^inputs: expected numbers, got 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),
+    (
+        r"^inputs: expected real numbers, got dtype complex",
+        lambda: epf.run(KEY, filter_(), Y, inputs=np.ones(len(Y)) + 2j),
+    ),
+    (r"^state, filter_: they came the other way round", lambda: epf.save("a.npz", filter_(), filter_().init(KEY))),
     (r"^key: expected a key, jax\.random\.key\(0\), got 0", lambda: epf.run(0, filter_(), Y)),
     (r"^key: expected a key.*array of shape \(3,\)", lambda: epf.run(jax.random.split(KEY, 3), filter_(), Y)),
     (r"^key: expected a key.*got an array.*int32", lambda: filter_().init(0)),

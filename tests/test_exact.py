@@ -141,6 +141,55 @@ def test_known_path_counts_observations_when_given():
     np.testing.assert_allclose(extra, np.cumsum(norm(np.asarray(x[1:]), 1.0).logpdf(np.asarray(y))), rtol=1e-4)
 
 
+def regimes(observation=lambda theta, x, u: dist.Normal(2.0 * x - 1.0, 1.0)):
+    def transition(theta, x, u):
+        stay = theta["stay"]
+        return dist.Categorical(jnp.stack([jnp.where(x == 0, stay, 1 - stay), jnp.where(x == 0, 1 - stay, stay)]))
+
+    return epf.StateSpaceModel(
+        prior={"stay": dist.Beta(2.0, 2.0)},
+        initial=lambda theta: dist.Categorical(jnp.array([0.5, 0.5])),
+        transition=transition,
+        observation=observation,
+    )
+
+
+def test_quadrature_over_the_regimes_is_the_forward_algorithm():
+    y, stay = np.array([0.3, -1.0, np.nan, 0.7]), 0.8
+    found = exact.quadrature_log_evidence(regimes(), {"stay": jnp.asarray(stay)}, y, jnp.arange(2))
+    p, total, expected = np.array([0.5, 0.5]), 0.0, []
+    for value in y:
+        p = np.array([[stay, 1 - stay], [1 - stay, stay]]).T @ p
+        p = p if np.isnan(value) else p * norm([-1.0, 1.0]).pdf(value)
+        total, p = total + np.log(p.sum()), p / p.sum()
+        expected.append(total)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)  # float32: sums of a few terms of order one
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("^nodes: the model's states are whole numbers, and some", lambda axes: ([0.3], axes, [0.0, 0.5, 1.0])),
+        ("^nodes: the model's states are whole.*none may be skipped", lambda axes: ([0.3], axes, np.array([0, 2]))),
+        ("^y: 1 infinite value", lambda axes: ([np.inf], axes, np.arange(2))),
+    ],
+)
+def test_quadrature_refuses_states_and_observations_that_cannot_be(message, call):
+    with pytest.raises(ValueError, match=message):
+        exact.quadrature(regimes(), *call({"stay": np.linspace(0.01, 0.99, 9)}))
+
+
+def test_oracles_refuse_fractions_of_counts_as_run_does():
+    model = regimes(lambda theta, x, u: dist.Poisson(1.0 + x))
+    axes = {"stay": np.linspace(0.01, 0.99, 9)}
+    with pytest.raises(ValueError, match=r"^y: the model observes whole numbers, and 2\.9"):
+        exact.quadrature(model, [2.9, 3.0], axes, np.arange(2))
+    with pytest.raises(ValueError, match=r"^y: the model observes whole numbers, and -0\.5"):
+        exact.known_path(model, [0, 1, 1], axes, [-0.5, 3.0])
+    floats, whole = (exact.known_path(model, path, axes, [2.0, 3.0]) for path in ([0.0, 1.0, 1.0], [0, 1, 1]))
+    np.testing.assert_array_equal(floats.log_evidence, whole.log_evidence)
+
+
 def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     y = np.array([9.0, 5.0, 2.0, 1.0])
     pieces = epf.models.ar1()

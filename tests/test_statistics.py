@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 
 import epf_jax as epf
 from epf_jax import exact
@@ -214,7 +215,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read(x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vague", [10.0, 1000.0])
-def test_with_one_parameter_what_is_read_between_coarse_nodes_does(vague):
+def test_with_one_parameter_and_gaussian_noise_what_is_read_between_coarse_nodes_does(vague):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, vague)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -222,7 +223,7 @@ def test_with_one_parameter_what_is_read_between_coarse_nodes_does(vague):
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
     x, y = epf.simulate(KEY, model, {"a": 1.0}, 80)
-    statistic = epf.chebyshev(model)
+    statistic = epf.chebyshev(model).without_path
     S = followed(statistic, x, y)
     residuals = x[1:] - 0.6 * x[:-1]
     sd = (80 + vague**-2) ** -0.5  # the Gaussian posterior given the path
@@ -244,6 +245,33 @@ def count_model(observation):
     )
 
 
+@pytest.mark.parametrize("vague", [1.0, 100.0, 1000.0])
+def test_one_real_parameter_under_a_vague_prior_has_the_posterior_of_noise_with_heavy_tails(vague):
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, vague)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
+        observation=lambda theta, x, u: dist.StudentT(4.0, theta["a"], 1.0),
+    )
+    y = 3.0 + np.random.default_rng(1).standard_t(4, size=30)
+    statistic = epf.chebyshev(model)
+    S = followed(statistic, jnp.zeros(31), jnp.asarray(y, jnp.float32))
+    assert S.opening.x is None  # of which no density of theta reads anything
+    grid = np.linspace(y.mean() - 2.0, y.mean() + 2.0, 401)
+    exact = scipy.stats.t(4).logpdf(y - grid[:, None]).sum(axis=1) + scipy.stats.norm(0.0, vague).logpdf(grid)
+    read = jax.jit(jax.vmap(lambda a: statistic.log_density(S, {"a": a})))(jnp.asarray(grid, jnp.float32))
+    (mean, sd), (found, spread) = (_moments_on(grid, np.asarray(log_p, float)) for log_p in (exact, read))
+    # 20 nodes over six posterior sds to either side read the logarithm of heavy tails to some thousandths.
+    assert abs(found - mean) < 0.02 * sd
+    assert abs(spread / sd - 1) < 0.02
+
+
+def _moments_on(grid, log_p):
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    return p @ grid, np.sqrt(p @ (grid - p @ grid) ** 2)
+
+
 class Counted:
     """A distribution of three counts that is none of numpyro's, and uses the count as an index."""
 
@@ -259,7 +287,8 @@ class Counted:
 
 def test_what_cannot_be_remembered_is_not():
     counts = epf.chebyshev(count_model(lambda theta, x, u: dist.Poisson(jnp.exp(theta["b"] + x))), 8)
-    assert counts.init(jnp.zeros(())).opening.y.shape == (21,)  # 64 nodes have room for 21 rows of x, y and u
+    assert counts.init(jnp.zeros(())).opening.y.shape == (25,)  # 64 nodes have room for 32 rows of x and y
+    assert counts.init(jnp.zeros(())).opening.u is None  # which nothing reads
     indexed = epf.chebyshev(count_model(lambda theta, x, u: Counted(jnp.stack([x, theta["b"], 0.0 * x]))), 8)
     assert indexed.init(jnp.zeros(())).opening is None
     wide = epf.chebyshev(count_model(lambda theta, x, u: dist.Normal(jnp.full(70, theta["b"] + x), 1.0)), 8)

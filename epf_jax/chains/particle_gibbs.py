@@ -92,7 +92,7 @@ def particle_gibbs(
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if statistic is not None:
-        check_statistic(statistic)
+        check_statistic(statistic, model)
         check_statistic_moves(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     rows = input_rows(inputs, y.shape[0])

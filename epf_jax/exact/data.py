@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
 from epf_jax.data import table_array
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
 from epf_jax.parameters import Theta
+from epf_jax.series import check_values
 from epf_jax.tables import is_table
 
 
@@ -15,21 +19,40 @@ def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:
     """The series y as an array of T >= 1 observations, after a look at theta's structure."""
     check_is_model(model)
     model.parameters.to_vector(theta)  # checks the structure and the shapes
-    return _rows("y", y, "T", 1, model.shapes.y)
+    y = _rows("y", y, "T", 1, model.shapes.y)
+    _check_observed(model, y)
+    return y
 
 
 def as_path(model: StateSpaceModel, theta: Theta, x: Any) -> Array:
     """The path x as an array of T+1 >= 2 states, after a look at theta's structure."""
     check_is_model(model)
     model.parameters.to_vector(theta)
-    return _rows("x", x, "T+1", 2, model.shapes.x)
+    return as_states("x", model, _rows("x", x, "T+1", 2, model.shapes.x))
+
+
+def as_states(name: str, model: StateSpaceModel, states: Array) -> Array:
+    """States as the kind of number that the model draws: of whole ones, floating-point numbers are made whole."""
+    if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer) or jnp.issubdtype(states.dtype, jnp.integer):
+        return states
+    if not isinstance(states, jax.core.Tracer) and np.any(np.asarray(states) % 1 != 0):
+        raise ValueError(f"{name}: the model's states are whole numbers, and some of these are not.")
+    return states.astype(model.shapes.x.dtype)
 
 
 def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
     """Tables of pandas, polars or pyarrow as what a compiled program takes; anything else as it is."""
     shape = None if model.shapes.y is None else model.shapes.y.shape
     y = table_array("y", y, shape) if is_table(y) else y
+    if y is not None:
+        _check_observed(model, numeric_array("y", y, "Give an array whose first axis is time."))
     return y, input_rows(inputs, len(inputs)) if is_table(inputs) else inputs
+
+
+def _check_observed(model: StateSpaceModel, y: Array) -> None:
+    """Refuse what no density of the model's allows, where the numbers are known."""
+    if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
+        check_values(np.asarray(y), model)
 
 
 def _rows(name: str, values: Any, lead: str, least: int, expected: Any) -> Array:

@@ -20,7 +20,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.exact.data import as_arrays, as_observations
+from epf_jax.exact.data import as_arrays, as_observations, as_states
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
@@ -58,7 +58,8 @@ def quadrature_log_evidence(
         model: a model with a scalar state.
         theta: the parameters.
         y: the observations; NaN is missing.
-        nodes: equally spaced states, an array of shape (T + 1, G) or (G,).
+        nodes: equally spaced states, an array of shape (T + 1, G) or (G,); of a model whose states are whole numbers,
+            all of those that matter.
         inputs: one row per observation, or None for the time index.
     """
     if model.shapes.x.shape != ():
@@ -67,7 +68,7 @@ def quadrature_log_evidence(
             "any size has exact.kalman."
         )
     y = as_observations(model, theta, y)
-    nodes = _check_nodes(nodes, y.shape[0])
+    nodes = _check_nodes(model, nodes, y.shape[0])
     rows = input_rows(inputs, y.shape[0])
 
     def step(carry, row):
@@ -104,13 +105,14 @@ def quadrature(
         axes: for each parameter, the increasing values of its grid: {"theta": jnp.linspace(-1.0, 1.2, 111)}. The grid
             should cover the posterior at every t, half a posterior sd apart or closer.
         nodes: equally spaced states to integrate over, one row each for x_0..x_T, or one for all:
-            `nodes_around(y, half_width=0.8, num_nodes=25)` for y = x + N(0, 0.1^2).
+            `nodes_around(y, half_width=0.8, num_nodes=25)` for y = x + N(0, 0.1^2). Of a model whose states are whole
+            numbers, all of those that matter: `jnp.arange(2)` for two regimes.
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
     y, inputs = as_arrays(model, y, inputs)
     if np.ndim(y):
-        _check_nodes(nodes, len(y))
+        _check_nodes(model, nodes, len(y))
     found = posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
     )
@@ -124,7 +126,8 @@ def _check_start(model: StateSpaceModel, found: GridPosterior, nodes: np.ndarray
     best = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
     theta = jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, best, strict=True)])
     with jax.enable_x64(True):
-        log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(jnp.asarray(nodes, float))
+        states = as_states("nodes", model, jnp.asarray(nodes, float))
+        log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(states)
     mass = float(np.sum(np.exp(np.asarray(log_density))) * (nodes[1] - nodes[0]))
     told = (
         f"nodes: on those of x_0, the first row, its distribution adds up to {mass:.3g} and not to one. They must "
@@ -137,7 +140,7 @@ def _check_start(model: StateSpaceModel, found: GridPosterior, nodes: np.ndarray
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 
-def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
+def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
     nodes = jnp.asarray(nodes, float)
     if nodes.ndim not in (1, 2) or nodes.shape[-1] < 2 or (nodes.ndim == 2 and len(nodes) != num_steps + 1):
         raise ValueError(
@@ -145,7 +148,11 @@ def _check_nodes(nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
             f"({num_steps + 1}, G), got shape {nodes.shape}. Use jnp.linspace or exact.nodes_around."
         )
     _check_spacing(nodes)
-    return jnp.broadcast_to(nodes, (num_steps + 1, nodes.shape[-1]))
+    states = as_states("nodes", model, nodes)
+    whole = jnp.issubdtype(states.dtype, jnp.integer)
+    if whole and not isinstance(states, jax.core.Tracer) and np.any(np.diff(np.asarray(states), axis=-1) != 1):
+        raise ValueError("nodes: the model's states are whole numbers, of which none may be skipped. Use jnp.arange.")
+    return jnp.broadcast_to(states, (num_steps + 1, nodes.shape[-1]))
 
 
 def _check_spacing(nodes: Any) -> None:

@@ -24,7 +24,7 @@ from epf_jax.statistics import Statistic
 from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
 _EDGE = 0.95  # in a box's own coordinates, -1 to 1: beyond lies a twentieth of it
-_POPULATION_FLOOR = 1e-4  # least spread of the particles' theta, in prior standard deviations, that samplers are told
+_POPULATION_FLOOR = 1e-5  # least spread of the particles' theta, in prior standard deviations, that samplers are told
 
 
 class FilterState(NamedTuple):

@@ -164,7 +164,7 @@ def parameter_filter(
 ) -> Filter:
     """The one implementation behind Storvik's filter, the EPF and SIR: every part is given, none chosen."""
     check_filter_arguments(model, num_particles, resample)
-    check_statistic(statistic)
+    check_statistic(statistic, model)
     check_proposal(proposal, model)
     check_kept_in_order(proposal, resample)
     if moves_particles(resample) and statistic.without_path is not None:
@@ -231,11 +231,19 @@ def propagate_blindly(key, model, theta, x_prev, u):
 def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
     """Every particle's statistic after x_t and y_t."""
     keys = jax.random.split(key, x.shape[0])
-    new = jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
+    # What is the same for all is said to be: what a model computes of it alone is then computed once.
+    axes = 0 if statistic.shared is None else jax.tree.map(lambda same: None if same else 0, statistic.shared)
+    given = S if statistic.shared is None else _once(statistic.shared, S)
+    new = jax.vmap(statistic.update, in_axes=(0, axes, 0, 0, 0, None, None))(keys, given, theta, x_prev, x, y, u)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
     # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
     return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
+
+
+def _once(shared, S):
+    """The statistics with one row, which is no row any more, of what all particles have in common."""
+    return jax.tree.map(lambda same, part: jax.tree.map(lambda leaf: leaf[0], part) if same else part, shared, S)
 
 
 def redraw(key, statistic, coordinates, S, theta, before):
@@ -275,10 +283,12 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     return taylor(model, order=2, sampler=sampler)
 
 
-def check_statistic(statistic: Any) -> None:
-    """Refuse what is no statistic."""
+def check_statistic(statistic: Any, model: StateSpaceModel) -> None:
+    """Refuse what is no statistic, and one of another model, which would learn that one's theta."""
     if not isinstance(statistic, Statistic):
         raise TypeError(
             f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}."
             + (" Call it with the model." if callable(statistic) else "")
         )
+    if statistic.model is not None and statistic.model is not model:
+        raise ValueError("statistic: it was built for another model. Build both with the same object, `model`.")

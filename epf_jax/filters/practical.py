@@ -122,7 +122,7 @@ def practical_filter(
     check_whole_number("num_sweeps", num_sweeps, hint="Two is a good start.")
     check_whole_number("num_path_particles", num_path_particles, least=2, hint="The window itself is one of them.")
     statistic = default_statistic(model) if statistic is None else statistic
-    check_statistic(statistic)
+    check_statistic(statistic, model)
     statistic = statistic if sampler is None else with_sampler(statistic, model, sampler)
     check_statistic_moves(statistic)
     proposal = default_proposal(model) if proposal is None else proposal

@@ -116,7 +116,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         return coordinates.to_theta(S.m[k] + S.L[k] @ noise), exact_draw(S.m.dtype)
 
     name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")
-    return Statistic(init, update, log_density, sample, log_target, name=name)
+    return Statistic(init, update, log_density, sample, log_target, name=name, model=model)
 
 
 def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:

@@ -6,10 +6,9 @@ is read by barycentric interpolation, the polynomial through the nodes: near-bes
 polynomial is best at a point and may turn upwards away from it. Outside the box the density is zero. No derivatives
 are taken, so any transition and any observation will do.
 
-The box begins as wide as the prior and follows the posterior. With two or three parameters, whose nodes are few along
-an axis, and with one that has bounds, whose logarithm or logit may run over tens of units of which the data leave a
-tenth, a particle keeps the opening of its path: while that is all of it, new nodes are evaluated along it; later ones
-are read between the old.
+The box begins as wide as the prior and follows the posterior. A vague prior's nodes lie too far apart for what the
+first observations say. So a particle keeps the opening of its path: while that is all of it, new nodes are evaluated
+along it; later ones are read between the old.
 """
 
 import math
@@ -32,6 +31,7 @@ from epf_jax.statistics.opening import Opening, opener
 from epf_jax.terms import Terms, path_terms, require_noise
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
+_REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
 BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
 
@@ -45,8 +45,8 @@ class NodalStatistic(NamedTuple):
     Attributes:
         values: the log-density at the nodes.
         low, high: the box's ends in z.
-        fall: how far the log-density fell among the nodes about its top when the box was last due, `RESOLVED` at
-            least; where it is more, they cannot tell the posterior's shape.
+        fall: how far the log-density fell among the nodes about its top when the box was last due; where that is more
+            than `RESOLVED`, they cannot tell the posterior's shape.
         num_misread: how often a box was cut whose nodes were too far apart for what was read between them.
         opening: the path's first steps, or None where they are not kept.
     """
@@ -57,6 +57,10 @@ class NodalStatistic(NamedTuple):
     fall: Float[Array, ""]
     num_misread: Float[Array, ""]
     opening: Opening | None = None
+
+
+_which: Any = (False, True, True, True, True, False)
+_SHARED = NodalStatistic(*_which)  # what all particles of a filter have in common
 
 
 def chebyshev(
@@ -76,10 +80,10 @@ def chebyshev(
         box: the lowest and the highest theta, each with the prior's structure; five prior standard deviations to
             either side of the prior's centre by default, in unconstrained coordinates.
         shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
-            posterior standard deviations to either side of the posterior mean, and never grows again. With two or three
-            parameters, or one that has bounds, it is placed anew, and may move and grow, while a particle remembers its
-            whole path: for 25 observations, or fewer where states, observations and inputs are so many numbers that
-            their rows would outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where
+            posterior standard deviations to either side of the posterior mean, and never grows again. But while a
+            particle remembers its whole path it is placed anew, and may move and grow: for 6 observations with one
+            parameter, 25 with more, or fewer where what theta's densities read is so many numbers that their rows
+            would outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where
             theta cannot be, and steep log-densities there spoil the interpolation everywhere. Shrinking boxes are read
             through a logarithm that tames such log-densities (`interpolation.compress`); a fixed box is read by the
             plain polynomial through its nodes.
@@ -93,10 +97,10 @@ def chebyshev(
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
-    one_real = coordinates.dim == 1 and coordinates.is_real  # whose 20 nodes were seen to do, however wide the prior
-    if shrink is None or one_real or model.shapes.problem is not None:
+    if shrink is None or model.shapes.problem is not None:
         return build(None)
-    return build(opener(terms, coordinates.centre, room=math.prod(counts)))._replace(without_path=build(None))
+    openings = opener(terms, coordinates.centre, math.prod(counts), most=_REMEMBERED_STEPS[len(counts)])
+    return build(openings)._replace(without_path=build(None))
 
 
 def _nodal(
@@ -159,7 +163,7 @@ def _nodal(
 
     name = f"chebyshev on {' x '.join(map(str, counts))} nodes"
     statistic = from_log_target(model, init, update, log_target, sampler, name)
-    statistic = statistic._replace(box=lambda S: (S.low, S.high))
+    statistic = statistic._replace(box=lambda S: (S.low, S.high), shared=_SHARED)
     if shrink is None:
         return statistic
     length = 0 if openings is None else openings.length

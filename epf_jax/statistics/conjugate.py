@@ -141,7 +141,7 @@ def linear_gaussian_statistic(
         z = jax.vmap(lambda S, e: S.m + S.L @ e)(S, noise)
         return jax.vmap(coordinates.to_theta)(z), exact_draw(S.m.dtype)
 
-    return Statistic(init, update, log_density, sample, log_target, sample_all=sample_all, name=name)
+    return Statistic(init, update, log_density, sample, log_target, sample_all=sample_all, name=name, model=model)
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ from epf_jax.statistics.families import (
     is_bounded,
     prior_leaves,
 )
-from epf_jax.terms import Term, path_terms, require_inspectable, require_noise
+from epf_jax.terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
@@ -120,7 +120,7 @@ def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
                 values[i] = value
         return jax.tree.unflatten(structure, values), exact_draw(values[0].dtype)
 
-    return Statistic(init, update, log_density, sample, log_target, name="conjugate_blocks")
+    return Statistic(init, update, log_density, sample, log_target, name="conjugate_blocks", model=model)
 
 
 def _draw_block(key, leaves, block, S, values, features, log_likelihood):
@@ -164,7 +164,7 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
     steps = _simulated_steps(model)
     num = _PROBES[0] * _PROBES[1]
-    others = jax.tree.map(_other_inputs, steps[3])
+    others = jax.tree.map(other_inputs, steps[3])
     both = jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, (*steps[:3], others))
 
     def probe(function):
@@ -214,19 +214,6 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), (x[:, :-1], x[:, 1:], y, u))
 
     return _evaluated(steps, _likely_thetas(model))
-
-
-def _other_inputs(rows: Any) -> np.ndarray:
-    """As many other rows of an input: numbers of the same sign, truth values of both kinds, whole numbers up to 1e5."""
-    rows = np.asarray(rows)
-    if rows.dtype == bool:
-        return ~rows
-    rng = np.random.default_rng(1)
-    if np.issubdtype(rows.dtype, np.integer):
-        steps = np.concatenate([np.arange(len(rows) // 2), np.logspace(0, 5, len(rows) - len(rows) // 2)])
-        return rows + steps.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
-    draws = rng.normal(size=rows.shape).astype(rows.dtype)
-    return np.where(rows == 0, draws, rows * np.exp(0.5 * draws)).astype(rows.dtype)
 
 
 def _checked(term: Term, view: View, thetas: list[Any]) -> list[Factor]:

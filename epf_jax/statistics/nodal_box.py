@@ -12,10 +12,12 @@ from epf_jax.interpolation import compress, expand, lagrange, points
 
 _FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior and have to be read
 RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
+_FINE = 2.5  # the same, where nodes are a standard deviation apart or less
 _NEIGHBOURS = 6  # how many nodes along an axis these are: three spacings to either side; at most a third of all
 _COARSE = 3 * RESOLVED  # a fall among them beyond which what is read between them may be far off
 _READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
 _FLATTENED_REACH = 4.0  # that of a new box in standard deviations of a density that was flattened: 6 would cut nothing
+_LOOKS = {1: 4, 2: 1, 3: 1}  # cuts at one observation while paths are remembered: each may halve the box
 _OFF_CENTRE = 0.6  # share of the way to the box's edge where a posterior mean says that the box should move on
 
 
@@ -59,25 +61,36 @@ def following(
             box, fall = (S.low[0], S.high[0]), S.fall[0]  # the same for all particles
             # A density too narrow for the nodes is flattened until they resolve it: its moments on a few of them would
             # be those of a slice, beside the top and too narrow in the other coordinates.
-            mean, sd = _posterior_moments(S.values * (RESOLVED / fall), log_weights, box, counts, log_prior)
-
-            def read():
-                new = _box_inside(box, mean, reach * sd, counts)
-                return _read_between(S.values, reading_scale(fall, counts), box, new, counts), new, fall > _COARSE
+            flattened = S.values * (RESOLVED / jnp.maximum(fall, RESOLVED))
+            mean, sd = _posterior_moments(flattened, log_weights, box, counts, log_prior)
+            inside = _box_inside(box, mean, reach * sd, counts)
+            read = _read_between(S.values, reading_scale(fall, counts), box, inside, counts), inside, fall > _COARSE
 
             def evaluated():
                 new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
                 values = jax.checkpoint(jax.vmap(lambda path: evaluate(path, *new, t)))(S.opening)
-                return jax.tree.map(partial(jnp.where, remembers), (values, new, False), read())
+                return jax.tree.map(partial(jnp.where, remembers), (values, new, False), read)
 
-            values, new, misread = read() if S.opening is None else jax.lax.cond(may_remember, evaluated, read)
+            values, new, misread = read if S.opening is None else jax.lax.cond(may_remember, evaluated, lambda: read)
             low, high = (jnp.broadcast_to(end, S.low.shape) for end in new)
             return with_fall(S._replace(values=values, low=low, high=high, num_misread=S.num_misread + misread))
 
+        def look(S):
+            """One cut; while paths are remembered, as many at once as it takes to resolve well what they say."""
+            if S.opening is None or _LOOKS[len(counts)] == 1:
+                return cut(S)
+
+            def once_more(S, k):
+                wanted = lambda S: jax.lax.cond((k == 0) | (S.fall[0] > _FINE), cut, lambda S: S, S)  # noqa: E731
+                return jax.lax.cond((k == 0) | may_remember, wanted, lambda S: S, S), None
+
+            return jax.lax.scan(once_more, S, jnp.arange(_LOOKS[len(counts)]))[0]
+
         def follow(S):
             S = with_fall(S)
-            due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers)
-            return jax.lax.cond(due, cut, lambda S: S, S)
+            pays = len(counts) > 1 or (S.fall[0] > _FINE) | (t == remembered_steps)  # with one parameter, nodes abound
+            due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers & pays)
+            return jax.lax.cond(due, look, lambda S: S, S)
 
         return jax.lax.cond(_is_due(t), follow, lambda S: S, S)
 
@@ -131,7 +144,7 @@ def _fall_of(values, log_weights):
     """How far below the top log-densities lie a few nodes from it, along the axis where they fall most steeply."""
     all_nodes = tuple(range(1, values.ndim))
     below = jnp.tensordot(jnp.exp(log_weights), jnp.max(values, axis=all_nodes, keepdims=True) - values, axes=1)
-    fall = jnp.asarray(RESOLVED, values.dtype)
+    fall = jnp.zeros((), values.dtype)
     for i, n in enumerate(below.shape):
         along = jnp.sort(jnp.min(below, axis=tuple(j for j in range(below.ndim) if j != i)))
         fall = jnp.maximum(fall, along[min(_NEIGHBOURS, n // 3)])

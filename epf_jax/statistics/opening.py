@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import is_like
+from epf_jax.dependence import depends_on
 from epf_jax.terms import Terms
 
-_MOST_STEPS = 25
+_AT_ONCE = 8  # steps that are evaluated together; more one after the other, so that they take no more room than one
 
 
 class Opening(NamedTuple):
-    """The first K steps of a path.
+    """The first K steps of a path; None stands for what no density of theta reads.
 
     Attributes:
         x: x_0, and the states after each step.
@@ -28,8 +29,8 @@ class Opening(NamedTuple):
         num_steps: how many steps there were; more than K when they are no longer all here.
     """
 
-    x: Float[Array, "K+1 *x"]
-    y: Float[Array, "K *y"]
+    x: Float[Array, "K+1 *x"] | None
+    y: Float[Array, "K *y"] | None
     u: Any
     num_steps: Int[Array, ""]
 
@@ -51,46 +52,67 @@ class Opener(NamedTuple):
     total: Callable[..., Array]
 
 
-def opener(terms: Terms, z: Float[Array, " P"], room: int) -> Opener | None:
+def opener(terms: Terms, z: Float[Array, " P"], room: int, most: int) -> Opener | None:
     """For paths of a model with these terms, at z or elsewhere; None where no step can be kept.
 
-    At most 25 steps are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
+    At most `most` steps are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
     before its inputs are known, or not at an observation made a floating-point number.
     """
-    _, x, y, u = terms.example
-    if y is None or not _reads_floats(terms, z):
+    if terms.example[2] is None or not _reads_floats(terms, z):
         return None
-    u = jax.tree.map(jnp.asarray, u)
-    length = min(_MOST_STEPS, room // sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u))))
+    example = jax.tree.map(jnp.asarray, terms.example)
+    _, x, y, u = _what_is_read(terms, z, example)
+    length = min(most, room // sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u))))
     if length == 0:
         return None
 
     def begin(x_0):
         # What a row has no step for must still have a finite density: a gradient would be NaN by what is left out.
         rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (length, *leaf.shape)), u)
-        x_rows = jnp.broadcast_to(x_0, (length + 1, *jnp.shape(x_0)))
-        return Opening(x_rows, jnp.full((length, *jnp.shape(y)), jnp.nan), rows, jnp.zeros((), int))
+        x_rows = None if x is None else jnp.broadcast_to(x_0, (length + 1, *jnp.shape(x_0)))
+        y_rows = None if y is None else jnp.full((length, *jnp.shape(y)), jnp.nan)
+        return Opening(x_rows, y_rows, rows, jnp.zeros((), int))
 
-    def extend(opening, x, y, given):
+    def extend(opening, x_t, y_t, u_t):
         t = opening.num_steps
-        if not is_like(u, given):  # of a kind that the model gave no example of: it cannot be kept
+        if u is not None and not is_like(u, u_t):  # of a kind that the model gave no example of: it cannot be kept
             return opening._replace(num_steps=jnp.full_like(t, length + 1))
-        y_rows = opening.y if y is None else _put(opening.y, t, y)
-        u_rows = jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, given)
-        return Opening(_put(opening.x, t + 1, x), y_rows, u_rows, t + 1)
+        x_rows = None if x is None else _put(opening.x, t + 1, x_t)
+        y_rows = opening.y if y is None or y_t is None else _put(opening.y, t, y_t)
+        u_rows = None if u is None else jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, u_t)
+        return Opening(x_rows, y_rows, u_rows, t + 1)
 
     def total(opening, of_start, of_step, most):
-        of_step = jax.checkpoint(of_step)  # a gradient's memory is not to grow with the length
+        @jax.checkpoint  # a gradient's memory is not to grow with the length
+        def of_row(row):
+            return of_step(*(given if part is None else part for part, given in zip(row, example, strict=True)))
+
+        before, after = (None, None) if x is None else (opening.x[:-1], opening.x[1:])
+        steps, k = (before, after, opening.y, opening.u), jnp.arange(length)
+        start = of_start(example[1] if x is None else opening.x[0])
+        if length <= _AT_ONCE:
+            each = jax.vmap(of_row)(steps)
+            counts = (k < opening.num_steps).reshape(-1, *[1] * (each.ndim - 1))
+            return start + jnp.sum(jnp.where(counts, each, 0.0), axis=0)
 
         def add(total, numbered):
             k, step = numbered
-            more = jax.lax.cond(k < most, lambda: of_step(*step), lambda: jnp.zeros_like(total))
+            more = jax.lax.cond(k < most, lambda: of_row(step), lambda: jnp.zeros_like(total))
             return total + jnp.where(k < opening.num_steps, more, 0.0), None
 
-        steps = (opening.x[:-1], opening.x[1:], opening.y, opening.u)
-        return jax.lax.scan(add, of_start(opening.x[0]), (jnp.arange(length), steps))[0]
+        return jax.lax.scan(add, start, (k, steps))[0]
 
     return Opener(length, begin, extend, total)
+
+
+def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[Any, Any, Any, Any]:
+    """The example's x_{t-1}, x_t, y_t and u_t, each but where theta's densities do not depend on it."""
+    x_prev, x, y, u = example
+    densities = lambda x_prev, x, y, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]  # noqa: E731
+    reads_x = bool(terms.initial) or depends_on(lambda states: densities(states[0], states[1], y, u), (x_prev, x))
+    reads_y = depends_on(lambda y: densities(x_prev, x, y, u), jnp.asarray(y, float))
+    reads_u = depends_on(lambda u: densities(x_prev, x, y, u), u)
+    return x_prev, x if reads_x else None, y if reads_y else None, u if reads_u else None
 
 
 def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature, shape_of_call
@@ -20,7 +21,9 @@ from epf_jax.gaussian import solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.terms import GaussianTerm, gaussian_term, path_terms, require_inspectable, whiten
+from epf_jax.terms import GaussianTerm, gaussian_term, other_inputs, path_terms, require_inspectable, whiten
+
+_PROBES = 6  # places at which features and coefficients are compared with the model
 
 
 class SeparableStatistic(NamedTuple):
@@ -133,18 +136,28 @@ def _part(term, features, coefficients, model, example):
 def _check_same_mean(gaussian, features, coefficients, model, example, prefix):
     _, x, _, u = example
     key_theta, key_x = jax.random.split(jax.random.key(0))
-    thetas = model.parameters.sample(key_theta, 5)
-    states = jax.random.normal(key_x, (5, *x.shape))
+    thetas = model.parameters.sample(key_theta, _PROBES)
+    states = jax.random.normal(key_x, (_PROBES, *x.shape))
+    rows = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (_PROBES, *np.shape(leaf))).copy(), u)
+    inputs = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], other_inputs(leaf)[1:]]), rows)
 
-    def both(theta, state):
+    def both(theta, state, u):
         z = model.parameters.to_vector(theta)
         product = jnp.reshape(features(state, u), (-1, gaussian.dim)).T @ coefficients(theta)
-        return gaussian.mean(z, state, state, u), product
+        noise = jnp.linalg.norm(gaussian.scale_tril(z, state, state, u), axis=1)
+        return gaussian.mean(z, state, state, u), product, noise
 
-    mean, product = jax.vmap(both)(thetas, states)
-    if isinstance(mean, jax.core.Tracer) or bool(jnp.allclose(mean, product, rtol=1e-4, atol=1e-5)):
+    found = jax.vmap(both)(thetas, states, inputs)
+    if isinstance(found[0], jax.core.Tracer):
         return
-    raise ValueError(
-        f"{prefix}features, {prefix}coefficients: features(x)^T coefficients(theta) is not the mean of the model's "
-        f"{gaussian.term.name}. At a state drawn at random they give {product[0]}, the model {mean[0]}."
-    )
+    mean, product, noise = (np.asarray(each, float) for each in found)
+    # An input that is made up may be impossible. What is off by a thousandth of the noise tells nothing of theta.
+    off = np.isfinite(mean) & ~(np.abs(mean - product) <= 1e-4 * np.abs(mean) + 1e-3 * noise)
+    if off.any():
+        i = int(np.argmax(off.any(axis=1)))
+        given = jax.tree.map(lambda leaf: leaf[i].tolist(), inputs)
+        raise ValueError(
+            f"{prefix}features, {prefix}coefficients: features(x)^T coefficients(theta) is not the mean of the model's "
+            f"{gaussian.term.name}. At a state drawn at random and u = {given} they give {product[i]}, the model "
+            f"{mean[i]}."
+        )
