@@ -327,8 +327,7 @@ def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     if isinstance(z, jax.core.Tracer):
         low, middle, high = jnp.quantile(z, jnp.array(_SPREAD), axis=0)
     else:
-        lost = ~np.isfinite(z)  # a few draws that rounding took onto the edge of the support say nothing
-        if np.mean(lost) > _MOST_LOST:
-            return np.full(leaf.size, np.nan, z.dtype), np.full(leaf.size, np.nan, z.dtype)
-        low, middle, high = np.nanquantile(np.where(lost, np.nan, z), _SPREAD, axis=0).astype(z.dtype)
+        # A few draws that rounding took out of the support, singular matrices say, say nothing.
+        quantile = np.nanquantile if 0 < np.mean(np.isnan(z)) < _MOST_LOST else np.quantile
+        low, middle, high = quantile(z, _SPREAD, axis=0).astype(z.dtype)
     return middle, (high - low) / 2

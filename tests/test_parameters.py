@@ -235,3 +235,11 @@ def test_draws_at_the_edge_leave_gradients_of_the_others():
 
     # Draws are standard ones divided by the rate, so that their sum has minus itself as its derivative at one.
     np.testing.assert_allclose(jax.grad(total)(1.0), -total(1.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_a_few_draws_that_rounding_made_singular_do_not_spoil_the_coordinates_of_a_matrix(d):
+    coordinates = parameters({"V": dist.InverseWishart(float(d), jnp.eye(d))})
+    assert np.all(np.isfinite(coordinates.centre))
+    assert np.all(np.isfinite(coordinates.scale))
+    assert np.all(coordinates.scale > 0)
