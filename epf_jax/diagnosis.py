@@ -126,18 +126,14 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
         return
     num = int(np.max(S.num_misread))
     if num:
-        remember = (
-            "build the model with StateSpaceModel(..., example_input=inputs[0]) if it reads inputs, so that particles "
-            "can remember their first steps; "
-        )
         yield Finding(
             "first boxes",
             "theta",
             f"the prior is wide beside what the first observations say, and {num} times the statistic's box was cut "
             "by what was read between nodes too far apart for it: the posterior may be far off, on every key alike.",
-            (remember if S.opening is None else "")
-            + "a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); and compare with "
-            "epf.node_filter(model).",
+            "a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); if the model reads inputs, build "
+            "it with StateSpaceModel(..., example_input=inputs[0]), so that particles can remember their first steps; "
+            "and compare with epf.node_filter(model).",
         )
 
 

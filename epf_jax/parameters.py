@@ -26,8 +26,8 @@ Theta = Any
 """A pytree with the prior's structure."""
 
 _SPREAD = (0.159, 0.5, 0.841)  # one standard deviation to either side of a Gaussian's median
-_MOST_LOST = 0.01  # of those draws
 _PROBE_DRAWS = 4001  # prior draws behind the centre and scale of leaves whose moments are not known in closed form
+_MOST_LOST = 0.01  # share of their coordinates that may be NaN
 
 
 class Parameters(NamedTuple):

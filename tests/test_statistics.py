@@ -272,6 +272,56 @@ def _moments_on(grid, log_p):
     return p @ grid, np.sqrt(p @ (grid - p @ grid) ** 2)
 
 
+def test_one_parameter_whose_inputs_cannot_be_remembered_is_cut_once_at_a_time():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 100.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
+        observation=lambda theta, x, u: dist.StudentT(4.0, theta["a"] + u, 1.0),
+    )  # no example_input: of what kind u is nobody knows
+    inputs, x = jnp.linspace(0.1, 0.9, 12), jnp.zeros(13)
+    y = 3.0 + inputs
+    statistic = epf.chebyshev(model)
+    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path))
+    np.testing.assert_array_equal(S.values, read.values)
+    np.testing.assert_array_equal(S.low, read.low)
+
+
+def test_a_parameter_that_enters_no_density_leaves_nothing_to_remember():
+    pieces = epf.models.ar1()
+    known = epf.StateSpaceModel(
+        prior={"a": dist.LogNormal(0.0, 1.0)},
+        initial=pieces.initial,
+        transition=lambda theta, x, u: dist.Normal(0.8 * x, 1.0),
+        observation=pieces.observation,
+    )
+    assert epf.chebyshev(known).init(jnp.zeros(())).opening is None
+
+
+def test_what_all_particles_share_may_be_said_of_each():
+    model = level_and_noise()
+    y = jnp.sin(jnp.arange(12.0))
+    statistic = epf.chebyshev(model, 8)
+    alike, apart = (
+        epf.run(KEY, epf.extended_parameter_filter(model, 16, statistic=s), y)
+        for s in (statistic, statistic._replace(shared=None))
+    )
+    for found, expected in zip(jax.tree.leaves(alike.theta.mean), jax.tree.leaves(apart.theta.mean), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)  # the same sums in float32, in another order
+
+
+def test_separable_takes_noise_that_some_states_do_not_have():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.LogNormal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, jnp.sqrt(x)),  # no number below zero
+        observation=lambda theta, x, u: dist.Normal(x, 1.0),
+    )
+    statistic = epf.separable(model, lambda x, u: x[None], lambda theta: theta["a"][None])
+    S = statistic.update(None, statistic.init(), None, jnp.asarray(4.0), jnp.asarray(2.0), None, 1)
+    np.testing.assert_allclose([S[0].S_1[0], S[0].S_2[0, 0]], [2.0, 4.0], rtol=1e-6)  # 4 * 2 and 4 * 4, over 4
+
+
 class Counted:
     """A distribution of three counts that is none of numpyro's, and uses the count as an index."""
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_arrays, as_observations, as_states
@@ -140,7 +140,7 @@ def _check_start(model: StateSpaceModel, found: GridPosterior, nodes: np.ndarray
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 
-def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Float[Array, "T+1 G"]:
+def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Num[Array, "T+1 G"]:
     nodes = jnp.asarray(nodes, float)
     if nodes.ndim not in (1, 2) or nodes.shape[-1] < 2 or (nodes.ndim == 2 and len(nodes) != num_steps + 1):
         raise ValueError(

@@ -37,11 +37,11 @@ class Statistic(NamedTuple):
             and have no path of their own; None where it is this one.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
             reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
-        shared: a prefix of S, True where all particles of a filter have the same; None where nothing is.
         moves: whether theta is ever redrawn.
         name: for descriptions.
         drawn_by: the name of the sampler that draws theta; None where the statistic knows how to.
         model: the model that it was built for; None where it will do for any.
+        shared: a prefix of S, True where all particles of a filter have the same; None where nothing is.
     """
 
     init: Callable[..., Any]
@@ -54,11 +54,11 @@ class Statistic(NamedTuple):
     box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
     remainder: Callable[..., Float[Array, ""]] | None = None
     without_path: "Statistic | None" = None
-    shared: Any = None
     moves: bool = True
     name: str = "of your own"
     drawn_by: str | None = None
     model: StateSpaceModel | None = None
+    shared: Any = None
 
     @property
     def description(self) -> str:

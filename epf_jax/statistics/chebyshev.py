@@ -99,7 +99,7 @@ def chebyshev(
     build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
     if shrink is None or model.shapes.problem is not None:
         return build(None)
-    openings = opener(terms, coordinates.centre, math.prod(counts), most=_REMEMBERED_STEPS[len(counts)])
+    openings = opener(terms, coordinates.centre, math.prod(counts), _REMEMBERED_STEPS[len(counts)])
     return build(openings)._replace(without_path=build(None))
 
 
@@ -148,7 +148,7 @@ def _nodal(
     def evaluate(opening, low, high, t):
         """The log-density of a path of at most t steps, all kept, at the nodes of another box."""
         of_start, of_step = partial(at_start, low, high), partial(log_ratios, terms.steps, low, high)
-        return openings.total(opening, of_start, of_step, most=t)
+        return openings.total(opening, of_start, of_step, so_far=t)
 
     def log_target(S):
         top, scale = jnp.max(S.values), reading_scale(S.fall, counts)

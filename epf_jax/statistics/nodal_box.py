@@ -1,5 +1,6 @@
 """The box of a nodal statistic: its Chebyshev nodes, and how it follows the posterior."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -48,6 +49,8 @@ def following(
         evaluate: `evaluate(opening, low, high, t)`, the density of one path of at most t steps at the nodes of a box.
         remembered_steps: how many steps of its path a particle remembers.
     """
+    due = [t for t in range(1, remembered_steps + 1) if int(10 * math.log10(t + 1)) > int(10 * math.log10(t))]
+    last = due[-1] if due else 0  # the last time at which paths are remembered and `_is_due`
 
     def adapt(S, log_weights, t):
         # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
@@ -80,15 +83,17 @@ def following(
             if S.opening is None or _LOOKS[len(counts)] == 1:
                 return cut(S)
 
+            def where_wanted(S, k):
+                return jax.lax.cond((k == 0) | (remembers & (S.fall[0] > _FINE)), cut, lambda S: S, S)
+
             def once_more(S, k):
-                wanted = lambda S: jax.lax.cond((k == 0) | (S.fall[0] > _FINE), cut, lambda S: S, S)  # noqa: E731
-                return jax.lax.cond((k == 0) | may_remember, wanted, lambda S: S, S), None
+                return jax.lax.cond((k == 0) | may_remember, where_wanted, lambda S, k: S, S, k), None
 
             return jax.lax.scan(once_more, S, jnp.arange(_LOOKS[len(counts)]))[0]
 
         def follow(S):
             S = with_fall(S)
-            pays = len(counts) > 1 or (S.fall[0] > _FINE) | (t == remembered_steps)  # with one parameter, nodes abound
+            pays = len(counts) > 1 or (S.fall[0] > _FINE) | (t == last)  # with one parameter, nodes abound
             due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers & pays)
             return jax.lax.cond(due, look, lambda S: S, S)
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from epf_jax.checks import is_like
 from epf_jax.dependence import depends_on
 from epf_jax.terms import Terms
+from epf_jax.weights import where_rows
 
 _AT_ONCE = 8  # steps that are evaluated together; more one after the other, so that they take no more room than one
 
@@ -42,8 +43,8 @@ class Opener(NamedTuple):
         length: K, the most steps that are kept.
         begin: `begin(x_0)`, the opening of a path without steps.
         extend: `extend(opening, x, y, u)`, the opening after one more step, which is kept where there is room.
-        total: `total(opening, of_start, of_step, most)`, `of_start(x_0)` plus the sum over the steps of
-            `of_step(x_prev, x, y, u)`; there are at most so many steps.
+        total: `total(opening, of_start, of_step, so_far)`, `of_start(x_0)` plus the sum over the steps, of which there
+            is one at least, of `of_step(x_prev, x, y, u)`; there are at most `so_far`.
     """
 
     length: int
@@ -52,17 +53,18 @@ class Opener(NamedTuple):
     total: Callable[..., Array]
 
 
-def opener(terms: Terms, z: Float[Array, " P"], room: int, most: int) -> Opener | None:
+def opener(terms: Terms, z: Float[Array, " P"], room: int, most_steps: int) -> Opener | None:
     """For paths of a model with these terms, at z or elsewhere; None where no step can be kept.
 
-    At most `most` steps are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
+    At most `most_steps` are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
     before its inputs are known, or not at an observation made a floating-point number.
     """
     if terms.example[2] is None or not _reads_floats(terms, z):
         return None
     example = jax.tree.map(jnp.asarray, terms.example)
-    _, x, y, u = _what_is_read(terms, z, example)
-    length = min(most, room // sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u))))
+    x, y, u = _what_is_read(terms, z, example)
+    row = sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u)))
+    length = 0 if row == 0 else min(most_steps, room // row)
     if length == 0:
         return None
 
@@ -82,7 +84,7 @@ def opener(terms: Terms, z: Float[Array, " P"], room: int, most: int) -> Opener 
         u_rows = None if u is None else jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, u_t)
         return Opening(x_rows, y_rows, u_rows, t + 1)
 
-    def total(opening, of_start, of_step, most):
+    def total(opening, of_start, of_step, so_far):
         @jax.checkpoint  # a gradient's memory is not to grow with the length
         def of_row(row):
             return of_step(*(given if part is None else part for part, given in zip(row, example, strict=True)))
@@ -91,13 +93,14 @@ def opener(terms: Terms, z: Float[Array, " P"], room: int, most: int) -> Opener 
         steps, k = (before, after, opening.y, opening.u), jnp.arange(length)
         start = of_start(example[1] if x is None else opening.x[0])
         if length <= _AT_ONCE:
-            each = jax.vmap(of_row)(steps)
-            counts = (k < opening.num_steps).reshape(-1, *[1] * (each.ndim - 1))
-            return start + jnp.sum(jnp.where(counts, each, 0.0), axis=0)
+            seen = k < opening.num_steps
+            # In place of steps that were not there yet the first: what is left out must have a finite slope, too.
+            each = jax.vmap(of_row)(jax.tree.map(lambda rows: where_rows(seen, rows, rows[:1]), steps))
+            return start + jnp.sum(where_rows(seen, each, jnp.zeros_like(each)), axis=0)
 
         def add(total, numbered):
             k, step = numbered
-            more = jax.lax.cond(k < most, lambda: of_row(step), lambda: jnp.zeros_like(total))
+            more = jax.lax.cond(k < so_far, lambda: of_row(step), lambda: jnp.zeros_like(total))
             return total + jnp.where(k < opening.num_steps, more, 0.0), None
 
         return jax.lax.scan(add, start, (k, steps))[0]
@@ -105,14 +108,14 @@ def opener(terms: Terms, z: Float[Array, " P"], room: int, most: int) -> Opener 
     return Opener(length, begin, extend, total)
 
 
-def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[Any, Any, Any, Any]:
-    """The example's x_{t-1}, x_t, y_t and u_t, each but where theta's densities do not depend on it."""
+def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[Any, Any, Any]:
+    """The example's x_t, y_t and u_t; None for what theta's densities do not depend on."""
     x_prev, x, y, u = example
     densities = lambda x_prev, x, y, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]  # noqa: E731
     reads_x = bool(terms.initial) or depends_on(lambda states: densities(states[0], states[1], y, u), (x_prev, x))
     reads_y = depends_on(lambda y: densities(x_prev, x, y, u), jnp.asarray(y, float))
     reads_u = depends_on(lambda u: densities(x_prev, x, y, u), u)
-    return x_prev, x if reads_x else None, y if reads_y else None, u if reads_u else None
+    return x if reads_x else None, y if reads_y else None, u if reads_u else None
 
 
 def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:
