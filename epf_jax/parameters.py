@@ -326,8 +326,9 @@ def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     z = evaluated(jax.vmap(leaf.transform.inv), jnp.asarray(draws)).reshape(_PROBE_DRAWS, leaf.size)
     if isinstance(z, jax.core.Tracer):
         low, middle, high = jnp.quantile(z, jnp.array(_SPREAD), axis=0)
-    else:
-        # A few draws that rounding took out of the support, singular matrices say, say nothing.
-        quantile = np.nanquantile if 0 < np.mean(np.isnan(z)) < _MOST_LOST else np.quantile
+        return middle, (high - low) / 2
+    # A few draws that rounding took out of the support, singular matrices say, say nothing.
+    quantile = np.nanquantile if 0 < np.mean(np.isnan(z)) < _MOST_LOST else np.quantile
+    with np.errstate(invalid="ignore"):  # infinite draws in plenty leave NaN, which is refused
         low, middle, high = quantile(z, _SPREAD, axis=0).astype(z.dtype)
-    return middle, (high - low) / 2
+        return middle, (high - low) / 2
