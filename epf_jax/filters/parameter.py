@@ -291,4 +291,7 @@ def check_statistic(statistic: Any, model: StateSpaceModel) -> None:
             + (" Call it with the model." if callable(statistic) else "")
         )
     if statistic.model is not None and statistic.model is not model:
-        raise ValueError("statistic: it was built for another model. Build both with the same object, `model`.")
+        raise ValueError(
+            "statistic: it was built for another model. Build both with the same object, `model`; where another is "
+            "meant, say so: statistic._replace(model=model)."
+        )

@@ -60,7 +60,8 @@ def truncated_model(model: StateSpaceModel) -> StateSpaceModel:
 
 def truncated(model: StateSpaceModel) -> Statistic:
     """The paper's statistic: the series as a polynomial of degree 10 in a, about 0."""
-    return taylor_log_density(truncated_model(model), ORDER, radius=100.0)  # so wide that it confines nothing
+    statistic = taylor_log_density(truncated_model(model), ORDER, radius=100.0)  # so wide that it confines nothing
+    return statistic._replace(model=model)  # on purpose
 
 
 def near_or_far(theta, x_prev, y, u):
