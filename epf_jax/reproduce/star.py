@@ -43,7 +43,7 @@ def series_of_logistic(model: StateSpaceModel) -> Statistic:
         return dist.Normal(features(x, u) @ coefficients(theta), 1.0)
 
     surrogate = StateSpaceModel(model.prior, model.initial, transition, model.observation)
-    return separable(surrogate, features, coefficients)
+    return separable(surrogate, features, coefficients)._replace(model=model)  # on purpose
 
 
 PAPER = [liu_west(50_000), literal(100, "EPF literal: series to u^9, {n}", series_of_logistic, x64=True)]
