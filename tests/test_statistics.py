@@ -304,7 +304,7 @@ def test_what_all_particles_share_may_be_said_of_each():
     statistic = epf.chebyshev(model, 8)
     alike, apart = (
         epf.run(KEY, epf.extended_parameter_filter(model, 16, statistic=s), y)
-        for s in (statistic, statistic._replace(shared=None))
+        for s in (statistic, statistic._replace(shared=False))
     )
     for found, expected in zip(jax.tree.leaves(alike.theta.mean), jax.tree.leaves(apart.theta.mean), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4)  # the same sums in float32, in another order

@@ -41,7 +41,7 @@ def as_states(name: str, model: StateSpaceModel, states: Array) -> Array:
 
 
 def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
-    """Tables of pandas, polars or pyarrow as what a compiled program takes; anything else as it is."""
+    """Tables of pandas, polars or pyarrow as what a compiled program takes, the rest as it is, after a look at y."""
     shape = None if model.shapes.y is None else model.shapes.y.shape
     y = table_array("y", y, shape) if is_table(y) else y
     if y is not None:

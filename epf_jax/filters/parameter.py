@@ -232,9 +232,9 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
     """Every particle's statistic after x_t and y_t."""
     keys = jax.random.split(key, x.shape[0])
     # What is the same for all is said to be: what a model computes of it alone is then computed once.
-    axes = 0 if statistic.shared is None else jax.tree.map(lambda same: None if same else 0, statistic.shared)
-    given = S if statistic.shared is None else _once(statistic.shared, S)
-    new = jax.vmap(statistic.update, in_axes=(0, axes, 0, 0, 0, None, None))(keys, given, theta, x_prev, x, y, u)
+    axes = jax.tree.map(lambda same: None if same else 0, statistic.shared)
+    update = jax.vmap(statistic.update, in_axes=(0, axes, 0, 0, 0, None, None))
+    new = update(keys, _once(statistic.shared, S), theta, x_prev, x, y, u)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
     # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.

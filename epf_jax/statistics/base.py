@@ -41,7 +41,7 @@ class Statistic(NamedTuple):
         name: for descriptions.
         drawn_by: the name of the sampler that draws theta; None where the statistic knows how to.
         model: the model that it was built for; None where it will do for any.
-        shared: a prefix of S, True where all particles of a filter have the same; None where nothing is.
+        shared: a prefix of S, True where all particles of a filter have the same.
     """
 
     init: Callable[..., Any]
@@ -58,7 +58,7 @@ class Statistic(NamedTuple):
     name: str = "of your own"
     drawn_by: str | None = None
     model: StateSpaceModel | None = None
-    shared: Any = None
+    shared: Any = False
 
     @property
     def description(self) -> str:

@@ -1,12 +1,12 @@
 """The box of a nodal statistic: its Chebyshev nodes, and how it follows the posterior."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from epf_jax.interpolation import compress, expand, lagrange, points
@@ -49,8 +49,7 @@ def following(
         evaluate: `evaluate(opening, low, high, t)`, the density of one path of at most t steps at the nodes of a box.
         remembered_steps: how many steps of its path a particle remembers.
     """
-    due = [t for t in range(1, remembered_steps + 1) if int(10 * math.log10(t + 1)) > int(10 * math.log10(t))]
-    last = due[-1] if due else 0  # the last time at which paths are remembered and `_is_due`
+    last = max((t for t in range(1, remembered_steps + 1) if _is_due(t)), default=0)  # while paths are remembered
 
     def adapt(S, log_weights, t):
         # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
@@ -158,7 +157,8 @@ def _fall_of(values, log_weights):
 
 def _is_due(t):
     """True at about ten times per decade of t > 0; of t alone, so that `vmap` over runs at one t keeps it a branch."""
-    rung = jnp.floor(10 * jnp.log10(jnp.stack([t, t + 1]).astype(float)))
+    xp = np if isinstance(t, int) else jnp
+    rung = xp.floor(10 * xp.log10(xp.stack([t, t + 1]).astype(float)))
     return (t > 0) & (rung[1] > rung[0])
 
 
