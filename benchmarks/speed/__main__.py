@@ -1,7 +1,8 @@
 """The speed suite: `python -m benchmarks.speed`, or `make bench`.
 
-    python -m benchmarks.speed            quick: few repeats, nothing stored, ratios compared with those stored
-    python -m benchmarks.speed --store    more repeats, stored under benchmarks/results
+    python -m benchmarks.speed            quick: one repeat, the smallest and the largest number of particles, curves of
+                                          fewer points; nothing stored, ratios compared with those stored
+    python -m benchmarks.speed --store    all of it, stored under benchmarks/results
 
 Ratios are compared, not times: a machine may be slow, but not slow for this library alone. A ratio may be worse than
 the stored one by up to half before the check fails, about what two runs on a busy machine differ by.
@@ -14,6 +15,7 @@ from benchmarks.report import RESULTS, of_this_cpu, show
 from benchmarks.speed import cores, particle_step, scaling, startup
 
 SLACK = 1.5
+QUICK_SIZES, QUICK_LENGTHS, QUICK_ORDERS = (1_000, 100_000), (100, 1000, 10_000), (3, 7, 11, 15)
 
 
 def stored_ratios() -> dict[tuple, float]:
@@ -42,13 +44,18 @@ def compare(rows, stored) -> list[dict]:
     return compared
 
 
-def main(store: bool) -> int:
-    stored = {} if store else stored_ratios()
-    rows = particle_step.main() if store else particle_step.main(repeats=1, store=False)
-    for part in (startup, cores, scaling):
-        part.main(**({} if store else {"repeats": 1, "store": False}))
-    if store:
-        return 0
+def store() -> int:
+    for part in (particle_step, startup, cores, scaling):
+        part.main()
+    return 0
+
+
+def check() -> int:
+    stored = stored_ratios()
+    rows = particle_step.main(1, QUICK_SIZES, store=False)
+    startup.main(1, store=False)
+    cores.main(1, store=False)
+    scaling.main(1, QUICK_LENGTHS, QUICK_ORDERS, store=False)
     if not stored:
         return 0
     compared = compare(rows, stored)
@@ -61,4 +68,4 @@ def main(store: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--store" in sys.argv[1:]))
+    sys.exit(store() if "--store" in sys.argv[1:] else check())

@@ -59,26 +59,26 @@ def peers(names):
     return found, [name for name in names if name not in versions]
 
 
-def main(repeats: int = 5, *, store: bool = True):
+def main(repeats: int = 5, sizes=tuple(NUM_STEPS), *, store: bool = True):
     _, y = epf.simulate(jax.random.key(0), epf.models.sinusoid(), {"theta": THETA}, max(NUM_STEPS.values()))
     found, missing = peers(list(PEERS))
     rows = [{"work": "peer not installed", "contestant": peer} for peer in missing]
     hand = {"NumPy by hand": by_hand.numpy_bootstrap, "plain JAX": by_hand.jax_bootstrap}
     bars = {"NumPy by hand": 1.0, "plain JAX": 2.0, **dict.fromkeys(found, 1.0)}
-    for n in NUM_STEPS:
+    for n in sizes:
         builds = {BOOTSTRAP: ours_bootstrap, **hand, **found}
         rows += rows_of("bootstrap, float32", n, np.float32, builds, y, repeats, bars, "NumPy by hand")
     jax.config.update("jax_enable_x64", True)  # the flag, not its context: one peer's callback sees no other
     try:
         others = {peer: build for peer, build in found.items() if not peer.startswith("blackjax")}
         y64 = np.asarray(y, float)
-        for n in NUM_STEPS:
+        for n in sizes:
             builds = {BOOTSTRAP: ours_bootstrap, "NumPy by hand": by_hand.numpy_bootstrap, **others}
             bars64 = dict.fromkeys(others, 1.0)
             rows += rows_of("bootstrap, float64", n, np.float64, builds, y64, repeats, bars64, "NumPy by hand")
     finally:
         jax.config.update("jax_enable_x64", False)
-    for n in NUM_STEPS:
+    for n in sizes:
         builds = {EPF: ours_epf, "NumPy EPF": by_hand.numpy_epf, "plain JAX EPF": by_hand.jax_epf}
         rows += rows_of(
             "EPF, float32", n, np.float32, builds, y, repeats, {"NumPy EPF": 4.0, "plain JAX EPF": 2.0}, "NumPy EPF"

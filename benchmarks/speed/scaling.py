@@ -104,12 +104,12 @@ def draw(by_length, by_order, by_dim, picture):
     plt.close(figure)
 
 
-def main(repeats: int = 5, *, store: bool = True):
+def main(repeats: int = 5, lengths=LENGTHS, orders=ORDERS, *, store: bool = True):
     model = epf.models.sinusoid()
-    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, max(LENGTHS))
+    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, max(lengths))
     filter_ = extended(model, 1000, 7)
-    by_length = microseconds_per_step({t: (filter_, y[:t]) for t in LENGTHS}, repeats)
-    by_order = microseconds_per_step({m: (extended(model, 10_000, m), y[:100]) for m in ORDERS}, repeats)
+    by_length = microseconds_per_step({t: (filter_, y[:t]) for t in lengths}, repeats)
+    by_order = microseconds_per_step({m: (extended(model, 10_000, m), y[:100]) for m in orders}, repeats)
     by_dim = microseconds_per_step({d: (extended(several_parameters(d), 1000, 3), y[:100]) for d in DIMS}, repeats)
     memory = {t: peak_memory(t) for t in (100, 10_000)}
     flat = {t: us / by_length[1000] for t, us in by_length.items()}
