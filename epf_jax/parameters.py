@@ -9,6 +9,7 @@ The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,11 @@ from epf_jax.guards import guarded
 Theta = Any
 """A pytree with the prior's structure."""
 
+_REACH = 5.0  # scales to either side of the centre: all but 6e-7 of a Gaussian
 _SPREAD = (0.159, 0.5, 0.841)  # one standard deviation to either side of a Gaussian's median
+# Towards a bound of theta the density of z falls as an exponential, more slowly than a Gaussian's: two quantiles of
+# either tail tell how fast, and so where all but this share of it ends.
+_TAIL, _LEFT_OUT = (0.005, 0.05), 2e-4
 _PROBE_DRAWS = 4001  # prior draws behind the centre and scale of leaves whose moments are not known in closed form
 _MOST_LOST = 0.01  # share of their coordinates that may be NaN
 
@@ -43,6 +48,8 @@ class Parameters(NamedTuple):
         log_jacobian: log |d theta / d z| at z.
         centre: a central z of the prior: its mean on real supports, its median elsewhere.
         scale: the prior's standard deviation (or half the 68% range) along each coordinate of z.
+        box: the lowest and the highest z that need be looked at before there are data: five scales to either side of
+            the centre, and further where the prior has bounds and some of its mass near them.
         is_real: whether z is theta itself, merely flattened.
     """
 
@@ -55,6 +62,7 @@ class Parameters(NamedTuple):
     log_jacobian: Callable[[Float[Array, " P"]], Float[Array, ""]]
     centre: Float[Array, " P"]
     scale: Float[Array, " P"]
+    box: tuple[Float[Array, " P"], Float[Array, " P"]]
     is_real: bool
 
 
@@ -128,7 +136,7 @@ def parameters(prior: Any) -> Parameters:
         draws = [_inside(leaf.transform, _draws(leaf, k, num)) for leaf, k in zip(leaves, keys, strict=False)]
         return treedef.unflatten(draws)
 
-    centre, scale = _centre_and_scale(leaves)
+    centre, scale, *box = _extent(leaves)
     return Parameters(
         dim=dim,
         names=tuple(name for leaf in leaves for name in _coordinate_names(leaf)),
@@ -139,6 +147,7 @@ def parameters(prior: Any) -> Parameters:
         log_jacobian=log_jacobian,
         centre=centre,
         scale=scale,
+        box=tuple(box),
         is_real=all(_is_identity(leaf.transform) for leaf in leaves),
     )
 
@@ -270,19 +279,19 @@ def _over(flags: Array, draws: Array) -> Array:
     return jnp.any(flags, axis=tuple(range(1, flags.ndim))).reshape(-1, *[1] * (draws.ndim - 1))
 
 
-def _centre_and_scale(leaves: list[_Leaf]) -> tuple[Any, Any]:
-    """Those of theta's coordinates; of NumPy where known, so that a filter is built without compiling anything."""
-    moments = _locations_and_scales(leaves)
-    for leaf, (middle, spread) in zip(leaves, moments, strict=True):
+def _extent(leaves: list[_Leaf]) -> list[Any]:
+    """Centre, scale, and the box's ends; of NumPy where known, so that a filter is built without compiling anything."""
+    extents = _extents(leaves)
+    for leaf, (middle, spread, *_) in zip(leaves, extents, strict=True):
         _check_moments(leaf.name, middle, spread)
-    return _joined([middle for middle, _ in moments]), _joined([spread for _, spread in moments])
+    return [_joined([extent[i] for extent in extents]) for i in range(4)]
 
 
-def _locations_and_scales(leaves: list[_Leaf]) -> list[tuple[Any, Any]]:
-    """Centre and scale of each leaf along its coordinates of z, of NumPy where their numbers are known."""
+def _extents(leaves: list[_Leaf]) -> list[tuple[Any, Any, Any, Any]]:
+    """Centre, scale and ends of each leaf along its coordinates of z, of NumPy where their numbers are known."""
     found = evaluated(lambda: [_known_location_and_scale(leaf) for leaf in leaves])
     return [
-        pair if _all_finite(*pair) else _drawn_location_and_scale(leaf)
+        (*pair, pair[0] - _REACH * pair[1], pair[0] + _REACH * pair[1]) if _all_finite(*pair) else _drawn_extent(leaf)
         for leaf, pair in zip(leaves, found, strict=True)
     ]
 
@@ -318,17 +327,26 @@ def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
     return mean, sd
 
 
-def _drawn_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
-    """Median and half the width of the middle two thirds of a leaf's coordinates of z, by draws."""
+def _drawn_extent(leaf: _Leaf) -> tuple[Any, Any, Any, Any]:
+    """Median of a leaf's coordinates of z, half the width of their middle two thirds, and their ends, by draws."""
     # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
     draws = evaluated(lambda: _draws(leaf, jax.random.key(0), _PROBE_DRAWS))
 
     z = evaluated(jax.vmap(leaf.transform.inv), jnp.asarray(draws)).reshape(_PROBE_DRAWS, leaf.size)
+    levels = np.array([*_SPREAD, *_TAIL, *(1.0 - level for level in _TAIL)])
     if isinstance(z, jax.core.Tracer):
-        low, middle, high = jnp.quantile(z, jnp.array(_SPREAD), axis=0)
-        return middle, (high - low) / 2
-    # A few draws that rounding took out of the support, singular matrices say, say nothing.
-    quantile = np.nanquantile if 0 < np.mean(np.isnan(z)) < _MOST_LOST else np.quantile
-    with np.errstate(invalid="ignore"):  # infinite draws in plenty leave NaN, which is refused
-        low, middle, high = quantile(z, _SPREAD, axis=0).astype(z.dtype)
-        return middle, (high - low) / 2
+        at = list(jnp.quantile(z, levels, axis=0))
+    else:
+        # A few draws that rounding took out of the support, singular matrices say, say nothing.
+        quantile = np.nanquantile if 0 < np.mean(np.isnan(z)) < _MOST_LOST else np.quantile
+        with np.errstate(invalid="ignore"):  # infinite draws in plenty leave NaN, which is refused
+            at = list(quantile(z, levels, axis=0).astype(z.dtype))
+    xp = jnp if isinstance(z, jax.core.Tracer) else np
+    (low, middle, high), lower, upper = at[:3], at[3:5], at[5:]
+    scale = (high - low) / 2
+    reach = _REACH * scale
+    if _is_identity(leaf.transform):  # no bound: a tail that is heavier may be one that no box can hold
+        return middle, scale, middle - reach, middle + reach
+    further = math.log(_TAIL[0] / _LEFT_OUT) / math.log(_TAIL[1] / _TAIL[0])
+    below, above = (tail[0] + further * (tail[0] - tail[1]) for tail in (lower, upper))
+    return middle, scale, xp.minimum(middle - reach, below), xp.maximum(middle + reach, above)

@@ -19,6 +19,8 @@ from epf_jax.quantiles import quantiles
 from epf_jax.statistics import from_log_target, why_not_conjugate
 from epf_jax.weights import mean_and_sd, population
 
+EVEN = scipy.stats.norm.ppf((np.arange(100) + 0.5) / 100)[np.random.default_rng(0).permutation(100)]
+
 
 def model_of(transition, observation, prior=None):
     return epf.StateSpaceModel(
@@ -27,6 +29,13 @@ def model_of(transition, observation, prior=None):
         transition=transition,
         observation=observation,
     )
+
+
+def moments_on(theta, log_p):
+    """Mean and standard deviation of theta, from its log-density on points that are equally spaced in some z."""
+    w = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
+    mean = w @ theta
+    return mean, np.sqrt(w @ (theta - mean) ** 2)
 
 
 def linear(theta, x, u):
@@ -194,14 +203,37 @@ def test_a_vague_prior_of_one_positive_parameter_leaves_its_posterior(prior, lev
         + np.asarray(prior.log_prob(theta))
         + log_level
     )
-    w = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
-    mean = w @ theta
-    sd = np.sqrt(w @ (theta - mean) ** 2)
+    mean, sd = moments_on(theta, log_p)
     results = epf.replicate(jax.random.split(jax.random.key(0), 4), epf.extended_parameter_filter(model, 1000), y)
     found = results.theta.mean["level"][:, -1]
     # Keys differ by about a fifth of a posterior sd, so that the mean of four has a standard error of a tenth.
     assert abs(float(jnp.mean(found)) - mean) < 0.4 * sd
     assert abs(float(jnp.mean(results.theta.sd["level"][:, -1])) / sd - 1.0) < 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prior", "from_log_distance", "observation", "y"),
+    [
+        (dist.TruncatedNormal(0.0, 1.0, high=1.0), lambda z: 1.0 - np.exp(z), lambda a: (a, 1.0 + 0.0 * a), 1.3 + EVEN),
+        (dist.HalfNormal(1.0), np.exp, lambda a: (0.0 * a, a), 0.003 * EVEN),
+    ],
+    ids=["above the bound", "of small scale"],
+)
+def test_data_that_press_a_parameter_to_its_bound_find_it_in_the_first_box(prior, from_log_distance, observation, y):
+    """The posterior by the trapezoidal rule on 20001 points of the logarithm of the distance from the bound."""
+    walk = lambda theta, x, u: dist.Normal(x, 1.0)  # noqa: E731
+    model = model_of(walk, lambda theta, x, u: dist.Normal(*observation(theta["a"])), prior={"a": prior})
+    z = np.linspace(-14.0, 3.0, 20001)
+    a = from_log_distance(z)
+    loc, scale = observation(a[:, None])
+    log_p = scipy.stats.norm(loc, scale).logpdf(y).sum(axis=1)
+    mean, sd = moments_on(a, log_p + np.asarray(prior.log_prob(a)) + z)
+    results = epf.replicate(jax.random.split(jax.random.key(0), 4), epf.extended_parameter_filter(model, 500), y)
+    # The paths say nothing: each key's 500 draws of theta give its mean to .045 sd and its sd to 3% and, as they are
+    # moved by one step of a walk at each observation, to some three times that; four keys to half of it.
+    assert abs(float(jnp.mean(results.theta.mean["a"][:, -1])) - mean) < 0.2 * sd
+    assert abs(float(jnp.mean(results.theta.sd["a"][:, -1])) / sd - 1.0) < 0.15
 
 
 def test_a_state_that_does_not_hold_its_lags_is_impossible():

@@ -50,7 +50,6 @@ DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 DEFAULT_INNER = 32
 NUM_POINTS = {1: 128, 2: 610, 3: 2048}
 LEAST_POINTS = 16  # for each parameter: with fewer, hardly one lies where the posterior is
-PRIOR_REACH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unless the old one no longer serves
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
@@ -135,7 +134,8 @@ def node_filter(
     def init(key):
         key_inner, key_report = jax.random.split(key)
         # The prior enters by its density at the nodes: they would only add noise, if they moved with it in a gradient.
-        centre, axes = jax.lax.stop_gradient((coordinates.centre, jnp.diag(PRIOR_REACH * coordinates.scale)))
+        low, high = jax.lax.stop_gradient(coordinates.box)
+        centre, axes = 0.5 * (low + high), jnp.diag(0.5 * (high - low))
         filters = jax.vmap(lambda z: inner.start(key_inner, coordinates.to_theta(z)))(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
         log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
@@ -334,8 +334,8 @@ def _new_box(coordinates, between, taken, edge):
     # A posterior that has come to the edge looks narrow there: the box grows by a cell to all sides, and never shrinks.
     # The first box, where the prior ends, is left where the data speak against the prior.
     grown = axes * (1.0 + between.cell)
-    reached = jnp.abs(centre - coordinates.centre) + jnp.sum(jnp.abs(grown), axis=1)
-    inside = jnp.all(reached <= PRIOR_REACH * coordinates.scale)
+    spread, (low, high) = jnp.sum(jnp.abs(grown), axis=1), coordinates.box
+    inside = jnp.all((centre - spread >= low) & (centre + spread <= high))
     at_edge = (edge > _AGAINST_THE_PRIOR) | (inside & (edge > _EDGE))
     return jnp.where(at_edge, centre, mean), jnp.where(at_edge, grown, narrower), at_edge, fits
 

@@ -32,7 +32,6 @@ from epf_jax.terms import Terms, path_terms, require_noise
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
-BOX_HALF_WIDTH = 5.0  # in prior standard deviations: leaves out 6e-7 of a Gaussian prior
 _IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
 
 
@@ -77,8 +76,8 @@ def chebyshev(
         model: the model.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 20 for one parameter, 24 x 24 for
             two, 12 x 12 x 12 for three by default.
-        box: the lowest and the highest theta, each with the prior's structure; five prior standard deviations to
-            either side of the prior's centre by default, in unconstrained coordinates.
+        box: the lowest and the highest theta, each with the prior's structure; by default that of the prior's
+            coordinates, five standard deviations to either side of its centre and more near bounds.
         shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
             posterior standard deviations to either side of the posterior mean, and never grows again. But while a
             particle remembers its whole path it is placed anew, and may move and grow: for 6 observations with one
@@ -172,8 +171,7 @@ def _nodal(
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:
     if box is None:
-        reach = BOX_HALF_WIDTH * coordinates.scale
-        return coordinates.centre - reach, coordinates.centre + reach
+        return coordinates.box
     try:
         low, high = (coordinates.to_vector(end) for end in box)
     except (TypeError, ValueError) as error:
