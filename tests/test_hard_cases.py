@@ -236,6 +236,49 @@ def test_data_that_press_a_parameter_to_its_bound_find_it_in_the_first_box(prior
     assert abs(float(jnp.mean(results.theta.sd["a"][:, -1])) / sd - 1.0) < 0.15
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_precise_data_under_a_vague_prior_find_theta_though_no_particle_was_near(noise):
+    """y = exp(a) + noise, whose mean's logarithm is normal to a part in thousands: nothing else is to be known of a.
+
+    Of 500 draws of N(0, 3) the nearest is 4 to 190 posterior standard deviations off, and its copies are all that is
+    left; at the prior's centre log-densities are -1e5 to -4e6, of which float32 keeps no fractions.
+    """
+    model = model_of(
+        lambda theta, x, u: dist.Normal(0.5 * x, 1.0),
+        lambda theta, x, u: dist.Normal(jnp.exp(theta["a"]), noise),
+        prior={"a": dist.Normal(0.0, 3.0)},
+    )
+    y = np.exp(5.0) + noise * EVEN[:40]
+    mean, sd = np.log(y.mean()), noise / np.sqrt(40) / np.exp(5.0)
+    results = epf.replicate(jax.random.split(jax.random.key(0), 3), epf.extended_parameter_filter(model, 500), y)
+    # As above; and a is told to float32's digits, 2.4e-7 of 5, a fifth of the smaller sd: three keys share that error.
+    assert float(jnp.max(jnp.abs(results.theta.mean["a"][:, -1] - mean))) < 0.5 * sd
+    assert float(jnp.max(jnp.abs(results.theta.sd["a"][:, -1] / sd - 1.0))) < 0.3
+
+
+@pytest.mark.slow
+def test_inputs_that_are_numbers_need_no_example():
+    """Counts regressed on an input far from zero: the posterior on a grid, in coordinates in which it is round."""
+    model = model_of(
+        lambda theta, x, u: dist.Normal(0.5 * x, 1.0),
+        lambda theta, x, u: dist.Poisson(jnp.exp(theta["a"] + theta["b"] * u)),
+        prior={"a": dist.Normal(0.0, 5.0), "b": dist.Normal(0.0, 1.0)},
+    )
+    u = np.random.default_rng(4).uniform(20.0, 40.0, 60).astype(np.float32)
+    y = np.random.default_rng(5).poisson(np.exp(0.5 + 0.05 * u)).astype(float)
+    middle, b = np.linspace(1.5, 2.5, 401)[:, None], np.linspace(-0.02, 0.12, 401)  # of a + 30 b, and of b
+    a = middle - 30.0 * b
+    rates = a[..., None] + b[:, None] * u
+    log_p = (y * rates - np.exp(rates)).sum(axis=-1) - 0.5 * ((a / 5.0) ** 2 + b**2)
+    results = epf.run(jax.random.key(1), epf.extended_parameter_filter(model, 1000), y, inputs=u)
+    for name, values in (("a", a), ("b", np.broadcast_to(b, a.shape))):
+        mean, sd = moments_on(values.ravel(), log_p.ravel())
+        # 1000 draws, thinned by resampling: a tenth of an sd and of itself, three times allowed.
+        assert abs(float(results.theta.mean[name][-1]) - mean) < 0.3 * sd
+        assert abs(float(results.theta.sd[name][-1]) / sd - 1.0) < 0.3
+
+
 def test_a_state_that_does_not_hold_its_lags_is_impossible():
     theta = {"phi": jnp.array([0.5, 0.2]), "v": jnp.ones(())}
     for model in (lagged("independent"), lagged("joint")):

@@ -36,6 +36,7 @@ from epf_jax.filters.base import (
     start,
     step_info,
 )
+from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted
 from epf_jax.quasi import check_kept_in_order
@@ -52,7 +53,10 @@ from epf_jax.statistics import (
     why_not_conjugate,
     with_sampler,
 )
-from epf_jax.weights import reweight
+from epf_jax.weights import reweight, where_rows
+
+# Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
+_LOST, _STEP_IN_BOX = 0.01, 0.1
 
 
 def extended_parameter_filter(
@@ -251,10 +255,28 @@ def redraw(key, statistic, coordinates, S, theta, before):
     if coordinates.dim == 0 or not statistic.moves:
         return theta, no_draw()
     spread = spread_of(coordinates, before)
+    if statistic.adapt is not None:
+        theta, spread = _in_box(statistic, coordinates, S, theta, spread)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)
     keys = jax.random.split(key, before.log_weights.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
+
+
+def _in_box(statistic, coordinates, S, theta, spread):
+    """Theta where its statistic's box is, and steps of its size where the particles' own have none.
+
+    An observation that says thousands of times as much as all before it leaves copies of one particle, beside the
+    posterior by many of its standard deviations. The box, which follows the statistic, knows where it is.
+    """
+    low, high = statistic.box(jax.tree.map(lambda leaf: leaf[0], S))
+    sd, reach = jnp.sqrt(jnp.sum(spread.scale_tril**2, axis=1)), 0.5 * (high - low)
+    least = jnp.where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
+    scale_tril = cholesky(spread.scale_tril @ spread.scale_tril.T + jnp.diag(least**2))
+    z = jax.vmap(coordinates.to_vector)(theta)
+    outside = jnp.any((z < low) | (z > high), axis=1)
+    inside = jax.vmap(coordinates.to_theta)(jnp.clip(z, low, high))
+    return jax.tree.map(partial(where_rows, outside), inside, theta), spread._replace(scale_tril=scale_tril)
 
 
 def _exact_statistic(model: StateSpaceModel) -> Statistic:

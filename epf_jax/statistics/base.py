@@ -23,7 +23,8 @@ class Statistic(NamedTuple):
     Attributes:
         init: `init(x_0=None) -> S`. x_0 counts where its distribution depends on theta.
         update: `update(key, S, theta, x_prev, x, y, u) -> S`. key and theta serve data augmentation; most ignore them.
-        log_density: `log_density(S, theta)`, the log of p(theta) p(path | theta) / p(path | reference theta).
+        log_density: `log_density(S, theta)`, the log of p(theta) p(path | theta), up to a number that theta does not
+            enter: where nothing else is said, the log of p(path | reference theta) is taken off.
         sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step.
         log_target: `log_target(S)`, the same density as a function of unconstrained coordinates z, Jacobian included:
             what samplers see. What it takes to read S is done once, however often the function is called.

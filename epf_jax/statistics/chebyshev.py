@@ -1,7 +1,7 @@
 r"""Chebyshev statistics: the running log-density of the path at the nodes of a box, read back by interpolation.
 
-Each particle keeps :math:`S^j_t = \sum_{s \le t} \log p(x_s, y_s \mid x_{s-1}, \theta_j) - \log p(x_s, y_s \mid
-x_{s-1}, \theta_{ref})` at Chebyshev points :math:`\theta_j` (Trefethen 2013, chapters 2-5). Between the nodes the sum
+Each particle keeps :math:`S^j_t = \sum_{s \le t} \log p(x_s, y_s \mid x_{s-1}, \theta_j) - \max_i \log p(x_s, y_s \mid
+x_{s-1}, \theta_i)` at Chebyshev points :math:`\theta_j` (Trefethen 2013, chapters 2-5). Between the nodes the sum
 is read by barycentric interpolation, the polynomial through the nodes: near-best on the whole box, where a Taylor
 polynomial is best at a point and may turn upwards away from it. Outside the box the density is zero. No derivatives
 are taken, so any transition and any observation will do.
@@ -33,10 +33,11 @@ from epf_jax.terms import Terms, path_terms, require_noise
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
 _IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
+_LEAST = -1e15  # what a step may take from a node at most: sums of it, and what is read between them, do not overflow
 
 
 class NodalStatistic(NamedTuple):
-    """The path's log-density at the nodes of a box, relative to the reference theta.
+    """The path's log-density at the nodes of a box, of every step relative to the node where that is largest.
 
     All particles share one box and one `fall`; they travel with each, so that the statistic of one particle stands
     alone.
@@ -98,7 +99,8 @@ def chebyshev(
     build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
     if shrink is None or model.shapes.problem is not None:
         return build(None)
-    openings = opener(terms, coordinates.centre, math.prod(counts), _REMEMBERED_STEPS[len(counts)])
+    most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
+    openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
     return build(openings)._replace(without_path=build(None))
 
 
@@ -114,11 +116,10 @@ def _nodal(
     """The statistic of particles that keep their openings, or with None for `openings`, of such that do not."""
     coordinates = model.parameters
     low_0, high_0 = first_box
-    reference = coordinates.centre
     squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
 
     def log_ratios(group, low, high, x_prev, x, y, u):
-        """The terms' log-density at every node, relative to the reference."""
+        """The terms' log-density at every node, relative to the node where it is largest."""
 
         def log_prob(z):
             return sum((term.log_prob(z, x_prev, x, y, u) for term in group), jnp.zeros(()))
@@ -126,10 +127,15 @@ def _nodal(
         at_all = log_prob
         for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
             at_all = jax.vmap(at_all)
-        at_nodes, at_reference = at_all(nodes((low, high), counts)), log_prob(reference)
+        at_nodes = at_all(nodes((low, high), counts))
+        # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
+        is_number = jnp.isfinite(at_nodes)
+        top = jax.lax.stop_gradient(jnp.max(jnp.where(is_number, at_nodes, -jnp.inf)))
+        ratios = at_nodes - jnp.where(jnp.isfinite(top), top, 0.0)
         # A node of zero density is worth a large finite penalty: infinities would spoil the sum at every other node.
-        ratios = at_nodes - jnp.where(jnp.isfinite(at_reference), at_reference, 0.0)
-        return jnp.nan_to_num(ratios, nan=-_IMPOSSIBLE, neginf=-_IMPOSSIBLE, posinf=_IMPOSSIBLE)
+        # It is at least that of the others: a density may be zero for being too small a number.
+        worst = jnp.min(jnp.where(is_number, ratios, -_IMPOSSIBLE))
+        return jnp.maximum(jnp.where(is_number, ratios, jnp.minimum(worst, -_IMPOSSIBLE)), _LEAST)
 
     def at_start(low, high, x_0):
         return log_ratios(terms.initial, low, high, x_0, x_0, None, None) if terms.initial else jnp.zeros(counts)

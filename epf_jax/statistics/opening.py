@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.checks import is_like
 from epf_jax.dependence import depends_on
@@ -53,16 +53,21 @@ class Opener(NamedTuple):
     total: Callable[..., Array]
 
 
-def opener(terms: Terms, z: Float[Array, " P"], room: int, most_steps: int) -> Opener | None:
+def opener(
+    terms: Terms, z: Float[Array, " P"], room: int, most_steps: int, *, any_number: bool = False
+) -> Opener | None:
     """For paths of a model with these terms, at z or elsewhere; None where no step can be kept.
 
     At most `most_steps` are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
-    before its inputs are known, or not at an observation made a floating-point number.
+    before its inputs are known, or not at an observation made a floating-point number. With `any_number` an input, of
+    which the model has no example, may be any number and not a time index.
     """
     if terms.example[2] is None or not _reads_floats(terms, z):
         return None
     example = jax.tree.map(jnp.asarray, terms.example)
     x, y, u = _what_is_read(terms, z, example)
+    if any_number and u is not None:
+        u = _as_number(terms, z, u)
     row = sum(jnp.size(leaf) for leaf in jax.tree.leaves((x, y, u)))
     length = 0 if row == 0 else min(most_steps, room // row)
     if length == 0:
@@ -82,7 +87,7 @@ def opener(terms: Terms, z: Float[Array, " P"], room: int, most_steps: int) -> O
         x_rows = None if x is None else _put(opening.x, t + 1, x_t)
         y_rows = opening.y if y is None or y_t is None else _put(opening.y, t, y_t)
         u_rows = None if u is None else jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, u_t)
-        return Opening(x_rows, y_rows, u_rows, t + 1)
+        return Opening(x_rows, y_rows, u_rows, jnp.where(_can_be_kept(u, u_t), t + 1, length + 1))
 
     def total(opening, of_start, of_step, so_far):
         @jax.checkpoint  # a gradient's memory is not to grow with the length
@@ -118,6 +123,22 @@ def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[An
     return x if reads_x else None, y if reads_y else None, u if reads_u else None
 
 
+def _as_number(terms: Terms, z: Float[Array, " P"], u: Array) -> Array:
+    """An input as a number that may have a fraction, unless the terms cannot be evaluated at one."""
+    x_prev, x, y, _ = terms.example
+    number = jnp.asarray(u, float)
+    return number if _takes(lambda z, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps], z, number) else u
+
+
+def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
+    """Whether no whole number is so large that it would be another among numbers with fractions."""
+    kept = jnp.array(True)
+    for to, value in zip(jax.tree.leaves(example), jax.tree.leaves(u) if example is not None else [], strict=True):
+        if jnp.issubdtype(to.dtype, jnp.floating) and not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            kept &= jnp.all(jnp.abs(value) <= 2 ** (jnp.finfo(to.dtype).nmant + 1))
+    return kept
+
+
 def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:
     """The rows with this one in place t and in all after it, which have none of their own yet."""
     later = jnp.arange(rows.shape[0]) >= t
@@ -129,12 +150,13 @@ def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
     x_prev, x, y, u = terms.example
     if jnp.issubdtype(y.dtype, jnp.floating):
         return True
+    number = jnp.asarray(y, float)
+    return _takes(lambda z, y: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps], z, number)
 
-    def densities(z, y):
-        return [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]
 
+def _takes(densities: Callable, z: Float[Array, " P"], number: Array) -> bool:
     try:
-        jax.eval_shape(densities, z, jnp.asarray(y, float))
-    except TypeError:  # an observation of a class of one's own may use it as an index
+        jax.eval_shape(densities, z, number)
+    except TypeError:  # it may be used as an index
         return False
     return True
