@@ -37,6 +37,7 @@ from epf_jax.filters import (
 )
 from epf_jax.fit import Fit, fit
 from epf_jax.forecast import Forecast, forecast
+from epf_jax.laplace import laplace
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.quasi import in_order, quasi_random
@@ -103,6 +104,7 @@ __all__ = [
     "guided",
     "in_order",
     "islands",
+    "laplace",
     "liu_west_filter",
     "load",
     "models",

@@ -57,7 +57,7 @@ def _weights(results: Results) -> Iterator[Finding]:
             "is -inf from there on.",
             "look at those observations (an outlier, wrong units, a value outside the observation's support); give the "
             "observation a wider or heavier-tailed distribution, such as dist.StudentT; or look ahead with "
-            "epf.fully_adapted(model) or epf.guided(q).",
+            "epf.fully_adapted(model), epf.laplace(model) or epf.guided(q).",
         )
     low = (ess < max(_LOW_ESS * num, 2.0)) & ~collapsed
     if low.any():
@@ -67,8 +67,8 @@ def _weights(results: Results) -> Iterator[Finding]:
             f"t = {_listed(t[low])}",
             f"the effective sample size fell below {max(_LOW_ESS * num, 2.0):g} of {num} particles at {_count(low)}, "
             f"to {ess[worst]:.1f} at t = {t[worst]}: a few particles carried all the weight.",
-            "propose with the observation in view (epf.fully_adapted(model), epf.guided(q)), unless this filter does; "
-            "take more particles; if it is one observation, see whether it is an outlier.",
+            "propose with the observation in view (epf.fully_adapted(model), epf.laplace(model), epf.guided(q)), if "
+            "this filter does not; take more particles; if it is one observation, see whether it is an outlier.",
         )
 
 
@@ -223,7 +223,7 @@ def _descent(results: Results) -> Iterator[Finding]:
             f"all {num} particles descend from {some} of t = {generation}, {age} observations before the end: what "
             "they say of the parameters rests on no more paths than that, and their spread may be too small.",
             "compare a few keys (epf.replicate): if their posteriors disagree, take more particles, propose with the "
-            "observation in view (epf.fully_adapted, epf.guided), resample less (epf.when_ess_below(0.5)), or take a "
+            "observation in view (epf.fully_adapted, epf.laplace), resample less (epf.when_ess_below(0.5)), or take a "
             "filter whose parameters share no paths: epf.node_filter, epf.smc2_filter.",
         )
 

@@ -86,6 +86,11 @@ def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Ar
     return jnp.stack(rows)
 
 
+def solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
+    """L^{-T} b: forward substitution on the matrix turned about."""
+    return solve_lower(lower[::-1, ::-1].T, b[::-1])[::-1]
+
+
 def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, ""]:
     r"""Log N(residual; 0, L L^T)."""
     white = solve_lower(scale_tril, residual)

@@ -166,7 +166,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     if problem:
         raise ValueError(
             f"fully_adapted: {problem} It needs a Gaussian transition and an observation that is Gaussian with a mean "
-            "linear in x. Use epf.bootstrap(), or epf.guided(q) with a proposal of your own."
+            "linear in x. Use epf.bootstrap(), epf.laplace(model), or epf.guided(q) with a proposal of your own."
         )
     x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
 
@@ -224,8 +224,8 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
     """Refuse what is not a proposal, or draws something else than states of `model`."""
     if not isinstance(proposal, Proposal):
         raise TypeError(
-            f"proposal: expected epf.bootstrap(), epf.fully_adapted(model) or epf.guided(q), got {proposal!r}."
-            + (" Call it: proposals are built by their functions." if callable(proposal) else "")
+            f"proposal: expected epf.bootstrap(), epf.fully_adapted(model), epf.laplace(model) or epf.guided(q), got "
+            f"{proposal!r}." + (" Call it: proposals are built by their functions." if callable(proposal) else "")
         )
     shapes = model.shapes
     fits = proposal.blind or proposal.made_for is model

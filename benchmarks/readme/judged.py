@@ -49,6 +49,28 @@ def vague() -> str:
     return "\n".join(lines) + "\n"
 
 
+def proposals() -> str:
+    """What `laplace` gives, as Markdown."""
+    path = min(RESULTS.glob("accuracy_proposals*.json"))
+    stored = json.loads(path.read_text())
+    here, size = stored["machine"], stored["settings"]
+    lines = [
+        "Proposals: the default filter on three models whose state is Gaussian and whose observations are not, with "
+        "x_t drawn from the transition, or near the mode of what y_t says of it "
+        f"({size['series']} data sets of {size['steps']} observations, exact posteriors by quadrature; microseconds by "
+        f"turns on {here['processor']}, {here['cores']} cores; `python -m benchmarks.accuracy.proposals`, "
+        f"[{path.name}](benchmarks/results/{path.name})). "
+        "Of a volatility one observation says little, and there is nothing to gain:",
+        "",
+        "| model | proposal, particles | z rms | z max | sdr | µs a step |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in stored["rows"]:
+        numbers = " | ".join(f"{row[k]:.2f}" for k in ("z rms", "z max", "sdr"))
+        lines.append(f"| {row['model']} | {row['filter']} | {numbers} | {row['us a step']:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
 def claims() -> str:
     """The verdicts of the stored full reproduction as Markdown."""
     stored = json.loads((RESULTS / "reproduce_full.json").read_text())

@@ -77,7 +77,7 @@ def findings(chains: Any) -> Iterator[Finding]:
             "all chains",
             f"every particle had zero weight at some step, in up to {lost:.0%} of a chain's draws.",
             "a look at the data for an observation that the model all but rules out (an outlier, wrong units); if the "
-            "observation noise is too small for num_particles, epf.fully_adapted or epf.guided.",
+            "observation noise is too small for num_particles, epf.fully_adapted or epf.laplace.",
         )
     remedy = "more num_draws and num_warmup."
     if lowest < _LEAST_ACCEPTANCE:

@@ -76,7 +76,8 @@ def extended_parameter_filter(
         statistic: what each particle keeps of its path: `epf.taylor(model, order=7)`, `epf.chebyshev(model)`, ...
         sampler: how theta is drawn given the statistic: `epf.random_walk()`, `epf.slice_sampler()`,
             `epf.grid_sampler()`, `epf.blackjax_sampler(blackjax.hmc, ...)`; the statistic's own by default.
-        proposal: how x_t is drawn: `epf.bootstrap()`, `epf.fully_adapted(model)`, `epf.guided(q)`.
+        proposal: how x_t is drawn: `epf.bootstrap()`, `epf.fully_adapted(model)`, `epf.laplace(model)`,
+            `epf.guided(q)`.
         resample: `epf.systematic`, `epf.multinomial`, ..., or `epf.when_ess_below(0.5, epf.systematic)`.
 
     What is not given is chosen for the model, by these rules, the first that fits:

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower
+from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower, solve_upper
 from epf_jax.parameters import is_distribution
 from epf_jax.random import normal
 
@@ -181,7 +181,7 @@ def draw_coefficients(
     if bounded:
         return [_truncated(key, bounded[0].prior, flat[0] + white[0] / L[0, 0], 1 / L[0, 0])]
     noise = normal(key, flat.shape, flat.dtype)
-    return structure(flat + _solve_upper(L, white + noise))
+    return structure(flat + solve_upper(L, white + noise))
 
 
 def _untruncated(leaf: Leaf) -> Any:
@@ -214,8 +214,3 @@ def _log_normal_quantile(log_p: Float[Array, ""]) -> Float[Array, ""]:
         return x - (log_ndtr(x) - log_p) / slope
 
     return jax.lax.fori_loop(0, 6, newton, x)
-
-
-def _solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
-    """L^{-T} b: forward substitution on the matrix turned about."""
-    return solve_lower(lower[::-1, ::-1].T, b[::-1])[::-1]
