@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.checks import check_whole_number
 from epf_jax.densities import observed_log_prob, sample_each
 from epf_jax.dependence import abstractly
-from epf_jax.gaussian import cholesky, is_gaussian, moments, noisy_part, normal_log_prob, solve_lower, solve_upper
+from epf_jax.gaussian import cholesky, is_gaussian, moments, normal_log_prob, solve_lower, solve_upper
 from epf_jax.model import StateSpaceModel, check_is_model, example_input
 from epf_jax.proposals import Proposal
 from epf_jax.random import normal
@@ -55,6 +55,7 @@ def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.
 
     def distribution(model, theta, x_prev, y, u):
         mean, scale_tril = moments(model.transition(theta, x_prev, u))
+        scale_tril = _with_zero_columns(scale_tril)
 
         def log_likelihood(e):
             x = (mean + scale_tril @ e).reshape(jnp.shape(x_prev))
@@ -92,13 +93,30 @@ class _NearMode(NamedTuple):
 
     def log_ratio(self, x: Array) -> Float[Array, ""]:
         """Log q(x) - log p(x), p the transition's density."""
-        e = solve_lower(noisy_part(self.scale_tril), jnp.ravel(x - self.mean))
+        # What x does not depend on is no nearer to the mode than before y: any number will do for it.
+        e = jnp.where(jnp.diag(self.scale_tril) > 0, solve_lower(self._noisy_part, jnp.ravel(x - self.mean)), 0.0)
         white = self.precision_tril.T @ (e - self.mode)
         near = 0.5 * (e @ e - white @ white) + jnp.sum(jnp.log(jnp.diag(self.precision_tril)))
         return jnp.logaddexp(jnp.log1p(-self.defensive) + near, jnp.log(self.defensive))
 
     def log_prob(self, x: Array) -> Float[Array, ""]:
-        return self.log_ratio(x) + normal_log_prob(jnp.ravel(x - self.mean), noisy_part(self.scale_tril))
+        return self.log_ratio(x) + normal_log_prob(jnp.ravel(x - self.mean), self._noisy_part)
+
+    @property
+    def _noisy_part(self) -> Array:
+        diagonal = jnp.diag(self.scale_tril)
+        return self.scale_tril + jnp.diag(jnp.where(diagonal > 0, 0.0, 1.0))
+
+
+def _with_zero_columns(scale_tril: Array) -> Array:
+    """A scale of the same noise: of one that is singular, with zeros in the columns of components that have none left.
+
+    A lag in a companion, a position pushed by its velocity's noise alone: x says nothing of e there.
+    """
+    if scale_tril.shape[0] == 1:
+        return scale_tril
+    is_singular = jnp.any(jnp.diag(scale_tril) == 0)
+    return jnp.where(is_singular, cholesky(scale_tril @ scale_tril.T), scale_tril)
 
 
 def _draw(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:

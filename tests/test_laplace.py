@@ -32,8 +32,13 @@ def student(scale=0.3):
 
 
 def linear(kind):
-    """A scalar AR(1), two correlated components, or a companion whose second component is a lag without noise."""
-    scale_tril = {"pair": [[0.5, 0.0], [0.3, 0.4]], "lag": [[0.5, 0.0], [0.0, 0.0]]}.get(kind)
+    """A scalar AR(1), or two components: correlated, or with one noise, of one of them or of both."""
+    scale_tril = {
+        "pair": [[0.5, 0.0], [0.3, 0.4]],
+        "lag": [[0.5, 0.0], [0.0, 0.0]],
+        "push": [[0.2, 0.0], [0.4, 0.0]],
+        "second": [[0.0, 0.0], [0.4, 0.0]],
+    }.get(kind)
 
     def transition(theta, x, u):
         if kind == "scalar":
@@ -50,7 +55,7 @@ def linear(kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["scalar", "pair", "lag"])
+@pytest.mark.parametrize("kind", ["scalar", "pair", "lag", "push", "second"])
 def test_of_a_linear_model_it_draws_what_the_fully_adapted_proposal_does(kind, x64):
     model = linear(kind)
 
@@ -72,6 +77,24 @@ def test_of_a_linear_model_it_draws_what_the_fully_adapted_proposal_does(kind, x
     # One step of Newton's is exact: what is left is rounding, 2^-52 times a condition number of some tens.
     np.testing.assert_allclose(mean, wanted_mean, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(covariance, wanted_covariance, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["pair", "lag", "push", "second"])
+def test_the_mean_weight_is_the_evidence_of_one_observation(kind, x64):
+    model, num = linear(kind), 4000
+    proposal, x_prev, y = epf.laplace(model), jnp.array([0.7, -0.2]), jnp.asarray(1.3)
+
+    @jax.jit
+    def log_weights(key):
+        thetas, states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num, *jnp.shape(leaf))), (THETA, x_prev))
+        x = proposal.draw(key, lambda theta, x: proposal.distribution(model, theta, x, y, 1), num, thetas, states)
+        return jax.vmap(lambda x: proposal.log_weight(model, THETA, x_prev, x, y, 1))(x)
+
+    found = np.asarray(log_weights(jax.random.key(0)))
+    truth = float(jax.jit(lambda: epf.fully_adapted(model).look_ahead(model, THETA, x_prev, y, 1))())
+    # A tenth of the draws are blind, and weigh next to nothing or a tenth more: sd / mean is about a third, and four
+    # standard errors are 4 / 3 / sqrt(4000) = 0.02.
+    assert abs(np.log(np.mean(np.exp(found))) - truth) < 0.03
 
 
 @pytest.mark.parametrize(
