@@ -157,7 +157,7 @@ def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, A
         return
     said = "; ".join(f"{name} was {there.get(name)} and is {here[name]}" for name in differ if name != "program")
     if not set(differ) - {"program", *_VERSIONS}:
-        changed = "the model's functions or prior, or an option of the filter, is not what it was"
+        changed = "the model's functions or prior, an option of the filter, or epf_jax itself is not what it was"
         said = f"{changed}; {said}" if said else changed
     raise CheckpointError(
         f"{path}: it holds the state of another filter ({said}). It was left as it is. Go on with the model and the "

@@ -1,6 +1,7 @@
 """Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
 
 import numbers
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -45,8 +46,24 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     return y
 
 
+def warn_if_missing(y: Array) -> None:
+    """Tell of a series without a single value."""
+    if isinstance(y, jax.core.Tracer) or y.dtype.kind in "iu":
+        return
+    values = np.asarray(y)
+    if np.isnan(values[-1]).all() and np.isnan(values).all():
+        warnings.warn(
+            "y: every value is missing, so that nothing is learned: what comes out is the prior. A wrong column, or a "
+            "format that was not read as numbers?",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def _none_is_missing(y: Any) -> Any:
-    """Numbers among which None stands for a missing one, as an array with NaN there; anything else as it is."""
+    """Numbers of which some are None, or masked, as an array with NaN there; anything else as it is."""
+    if isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "iuf":
+        return np.ma.filled(y.astype(float), np.nan)
     if not isinstance(y, list | tuple) and not (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
         return y
     try:

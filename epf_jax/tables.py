@@ -40,7 +40,7 @@ def columns_of(table: Any) -> dict[str, Any]:
                 f"table: expected a DataFrame, a dict of columns, or an array of shape (T, d), got {brief(table)}."
             )
         name = getattr(table, "name", None)
-        flat = array.reshape(len(array), -1)
+        flat = array if array.ndim == 2 else array[:, None]
         columns = {str(name if name and array.ndim == 1 else i): flat[:, i] for i in range(flat.shape[1])}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:

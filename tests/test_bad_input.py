@@ -139,6 +139,19 @@ def test_inputs_that_are_no_numbers_are_refused_and_particles_that_are_none_are_
         epf.run(KEY, steps, [0.1, 0.2, 0.3], inputs={"dt": np.array([1.0, -1.0, 1.0])})
 
 
+def test_masked_values_are_missing():
+    masked = np.ma.masked_array([0.1, 5.0, 0.3], mask=[False, True, False])
+    found, expected = (
+        epf.run(KEY, epf.bootstrap_filter(model(), 8), y, levels=()).log_evidence for y in (masked, [0.1, None, 0.3])
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_series_without_a_value_is_told_of():
+    with pytest.warns(RuntimeWarning, match="every value is missing"):
+        epf.run(KEY, epf.bootstrap_filter(model(), 8), np.full(3, np.nan), levels=())
+
+
 def test_none_in_a_list_is_a_missing_value():
     by_none, by_nan = (epf.run(KEY, filter_(), [0.1, gap, 0.3]).log_evidence for gap in (None, np.nan))
     np.testing.assert_array_equal(by_none, by_nan)

@@ -281,6 +281,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^series 'b': column '0', row 1.*'x' is not", lambda: epf.panel({"a": [1.0], "b": [1.0, "x"]})),
         (ValueError, r"^series '1': one observation has shape \(2,\)", lambda: epf.panel([np.ones(3), np.ones((3, 2))])),
         (ValueError, r"^tables: expected at least one series", lambda: epf.panel([])),
+        (ValueError, r"^series '1': table: expected observations, got a table without rows", lambda: epf.panel([Y, Y[:0]])),
         (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
         (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", None]}, by="who")),
