@@ -17,15 +17,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.checks import check_whole_number
 from epf_jax.densities import observed_log_prob, sample_each
 from epf_jax.dependence import abstractly
-from epf_jax.gaussian import cholesky, is_gaussian, moments, normal_log_prob, solve_lower, solve_upper
-from epf_jax.model import StateSpaceModel, check_is_model, example_input
-from epf_jax.proposals import Proposal
+from epf_jax.gaussian import cholesky, moments, normal_log_prob, solve_lower, solve_upper
+from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.proposals import Proposal, why_not_gaussian
 from epf_jax.random import normal
 
 _SHORTER = (1.0, 0.5, 0.25, 1 / 16, 1 / 128, 0.0)  # shares of Newton's step, of which the best is taken
@@ -68,7 +67,11 @@ def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.
         given_y = distribution(model, theta, x_prev, y, u)
         return observed_log_prob(model.observation(theta, x, u), y) - given_y.log_ratio(x)
 
-    return Proposal(distribution, log_weight, name="Laplace", draw=_draw)
+    return Proposal(distribution, log_weight, name="Laplace", draw=_draw, made_for=model, why_not=_why_not)
+
+
+def _why_not(model: StateSpaceModel) -> str:
+    return why_not_gaussian(model, "transition")
 
 
 class _NearMode(NamedTuple):
@@ -159,15 +162,3 @@ def _curvature(log_likelihood: Any, e: Array) -> Array:
     is_concave = jnp.all(jnp.diag(factor) >= 1.0 - 1e-3)
     apart = jnp.diag(jnp.sqrt(1.0 + jnp.abs(jnp.diag(hessian))))
     return jnp.where(is_concave, factor, apart)
-
-
-def _why_not(model: StateSpaceModel) -> str:
-    """What keeps `model` from this proposal, in a sentence; empty when nothing does."""
-    if model.shapes.problem is not None:
-        return f"the model could not be inspected: {model.shapes.problem}"
-    if len(model.shapes.x.shape) > 1:
-        return f"the state has several axes, shape {model.shapes.x.shape}."
-    theta = model.parameters.to_theta(model.parameters.centre)
-    x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
-    kind = abstractly(model.transition, theta, x, example_input(model))
-    return "" if is_gaussian(kind) else f"the transition is {type(kind).__name__}, not Gaussian."

@@ -348,5 +348,7 @@ def _drawn_extent(leaf: _Leaf) -> tuple[Any, Any, Any, Any]:
     if _is_identity(leaf.transform):  # no bound: a tail that is heavier may be one that no box can hold
         return middle, scale, middle - reach, middle + reach
     further = math.log(_TAIL[0] / _LEFT_OUT) / math.log(_TAIL[1] / _TAIL[0])
-    below, above = (tail[0] + further * (tail[0] - tail[1]) for tail in (lower, upper))
+    with np.errstate(invalid="ignore"):  # a tail whose draws underflow tells nothing
+        below, above = (tail[0] + further * (tail[0] - tail[1]) for tail in (lower, upper))
+    below, above = xp.where(xp.isfinite(below), below, middle), xp.where(xp.isfinite(above), above, middle)
     return middle, scale, xp.minimum(middle - reach, below), xp.maximum(middle + reach, above)

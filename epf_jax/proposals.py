@@ -35,6 +35,8 @@ class Proposal(NamedTuple):
         name: for descriptions.
         draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
         made_for: the model whose states it is known to draw, or None.
+        why_not: `why_not(model)`, what keeps another model from it, in a sentence; empty when nothing does. None for a
+            proposal that is right for any.
     """
 
     distribution: Callable[..., Any]
@@ -44,6 +46,7 @@ class Proposal(NamedTuple):
     name: str = "of your own"
     draw: Callable[..., Array] = sample_each
     made_for: StateSpaceModel | None = None
+    why_not: Callable[[StateSpaceModel], str] | None = None
 
     @property
     def even(self) -> bool:
@@ -183,7 +186,9 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
             return dist.Normal(mean[0], scale_tril[0, 0])
         return dist.MultivariateNormal(mean, scale_tril=scale_tril)
 
-    return Proposal(distribution, nothing_more, look_ahead, name="fully adapted", made_for=model)
+    return Proposal(
+        distribution, nothing_more, look_ahead, name="fully adapted", made_for=model, why_not=why_not_fully_adapted
+    )
 
 
 @lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
@@ -192,20 +197,29 @@ def default_proposal(model: StateSpaceModel) -> Proposal:
     return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
 
 
-@lru_cache(maxsize=256)
-def why_not_fully_adapted(model: StateSpaceModel) -> str:
-    """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
+def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
+    """Which of the model's functions give no Gaussian of a vector, in a sentence; empty when all do."""
     if model.shapes.problem is not None:
         return f"the model could not be inspected: {model.shapes.problem}"
     if len(model.shapes.x.shape) > 1:
         return f"the state has several axes, shape {model.shapes.x.shape}."
     theta = model.parameters.to_theta(model.parameters.centre)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
-    u = example_input(model)
-    for name, function in (("transition", model.transition), ("observation", model.observation)):
-        kind = abstractly(function, theta, x, u)
+    for name in functions:
+        kind = abstractly(getattr(model, name), theta, x, example_input(model))
         if not is_gaussian(kind):
             return f"the {name} is {type(kind).__name__}, not Gaussian."
+    return ""
+
+
+@lru_cache(maxsize=256)
+def why_not_fully_adapted(model: StateSpaceModel) -> str:
+    """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
+    problem = why_not_gaussian(model, "transition", "observation")
+    if problem:
+        return problem
+    theta, u = model.parameters.to_theta(model.parameters.centre), example_input(model)
+    x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
 
     def mean(x, theta, u):
         return moments(model.observation(theta, x, u))[0]
@@ -229,10 +243,11 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
         )
     shapes = model.shapes
     fits = proposal.blind or proposal.made_for is model
-    if proposal.made_for is not None and not fits and shapes.problem is None and why_not_fully_adapted(model):
+    problem = "" if fits or shapes.problem is not None or proposal.why_not is None else proposal.why_not(model)
+    if problem:
         raise ValueError(
-            f"proposal: it was made by epf.fully_adapted for another model, and does not fit this one: "
-            f"{why_not_fully_adapted(model)} Use epf.bootstrap() or epf.guided(q)."
+            f"proposal: it was made for another model, {proposal.name}, and does not fit this one: {problem} Use "
+            "epf.bootstrap() or epf.guided(q)."
         )
     if shapes.problem is not None or (fits and proposal.draw is sample_each):
         return

@@ -139,6 +139,13 @@ def test_the_first_box_leaves_out_little_of_the_prior_near_its_bounds_too(prior,
     assert exact.sf(high) < 5e-4
 
 
+@pytest.mark.parametrize("prior", [dist.Gamma(0.05, 0.05), dist.LogNormal(0.0, 35.0), dist.InverseGamma(0.04, 0.04)])
+def test_draws_that_underflow_leave_a_box_all_the_same(prior):
+    low, high = parameters(prior).box  # in float32
+    assert np.all(np.isfinite([low, high]))
+    assert low < high
+
+
 def test_centre_and_scale_are_the_priors_own_where_it_is_real_and_robust_elsewhere(x64):
     real = parameters(dist.Normal(1.0, 2.0))
     np.testing.assert_allclose([real.centre[0], real.scale[0]], [1.0, 2.0])

@@ -169,5 +169,5 @@ def test_a_fully_adapted_proposal_of_another_model_is_refused_where_it_does_not_
     gaussian, finer = (model_of(lambda theta, x, u, sd=sd: dist.Normal(x, sd)) for sd in (0.5, 0.1))
     heavy = model_of(lambda theta, x, u: dist.StudentT(2.0, x, 0.5))
     epf.bootstrap_filter(finer, 10, proposal=epf.fully_adapted(gaussian))  # fits this one, too
-    with pytest.raises(ValueError, match=r"^proposal: it was made by epf.fully_adapted for another model"):
+    with pytest.raises(ValueError, match=r"^proposal: it was made for another model, fully adapted"):
         epf.bootstrap_filter(heavy, 10, proposal=epf.fully_adapted(gaussian))

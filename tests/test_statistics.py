@@ -25,7 +25,7 @@ def absorb(statistic, x, y):
     return jax.jit(lambda x, y: jax.lax.scan(body, statistic.init(x[0]), (t, x[:-1], x[1:], y))[0])(x, y)
 
 
-LARGE = 2**25  # a whole number that is told from the next only where numbers have no fractions
+LARGE = 2**25  # the next whole number is told from it only where numbers have no fractions
 
 
 def exact_ratio(model, theta, reference, x, y):
@@ -280,10 +280,10 @@ def test_one_parameter_whose_inputs_cannot_be_remembered_is_cut_once_at_a_time()
         prior={"a": dist.Normal(0.0, 100.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
-        observation=lambda theta, x, u: dist.StudentT(4.0, theta["a"] + (u - LARGE) / 12, 1.0),
+        observation=lambda theta, x, u: dist.StudentT(4.0, theta["a"] + (u - LARGE) / 24, 1.0),
     )  # no example_input: of what kind u is nobody knows
-    inputs, x = LARGE + jnp.arange(12), jnp.zeros(13)
-    y = 3.0 + jnp.arange(12) / 12
+    inputs, x = LARGE + 1 + 2 * jnp.arange(12), jnp.zeros(13)
+    y = 3.0 + (1 + 2 * jnp.arange(12)) / 24
     statistic = epf.chebyshev(model)
     S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path))
     np.testing.assert_array_equal(S.values, read.values)
@@ -350,7 +350,7 @@ def test_what_cannot_be_remembered_is_not():
     def after(u):
         return regression.update(None, begun, {"b": 0.0}, jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), u).opening
 
-    for number in (3, 0.25):  # an input that the model has no example of may be the time, or any other number
+    for number in (3, 0.25, np.int8(3), np.int16(-300)):  # without an example it may be the time, or any other number
         assert after(jnp.asarray(number)).num_steps == 1
         assert after(jnp.asarray(number)).u[0] == number
     large = after(jnp.asarray(1_700_000_001))  # which is another among numbers with fractions, and not kept

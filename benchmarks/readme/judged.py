@@ -60,7 +60,7 @@ def proposals() -> str:
         f"({size['series']} data sets of {size['steps']} observations, exact posteriors by quadrature; microseconds by "
         f"turns on {here['processor']}, {here['cores']} cores; `python -m benchmarks.accuracy.proposals`, "
         f"[{path.name}](benchmarks/results/{path.name})). "
-        "Of a volatility one observation says little, and there is nothing to gain:",
+        "Of a volatility one observation says little, and there is nothing to gain, but time to lose:",
         "",
         "| model | proposal, particles | z rms | z max | sdr | µs a step |",
         "|---|---|---|---|---|---|",

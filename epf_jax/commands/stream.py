@@ -115,11 +115,10 @@ class _Loop:
 
     def run(self) -> None:
         for number, line in enumerate(_lines(), 1):
-            if self._whole_lines and not line.endswith(b"\n") and len(line) <= LONGEST:
-                # A producer that died in the middle of -1.94 leaves -1, which the checkpoint would hold for ever.
-                note(f"line {number}: it does not end, and may be a part of one. Not counted; send it again, whole.")
-                break
             try:
+                if self._whole_lines and not line.endswith(b"\n") and len(line) <= LONGEST:
+                    # A producer that died in the middle of -1.94 leaves -1, which the checkpoint would hold for ever.
+                    raise LineError("it does not end, and may be a part of one: send it again, whole")
                 observation = self._reader.read(line)
                 if observation is not None:
                     self._count(observation)

@@ -22,8 +22,9 @@ A new box reaches at most one cell beyond the old one, where log L goes on strai
 lies there is a guess. So an observation that drags the posterior out of the box for a while, as an outlier does, costs
 little, since the nodes remember log L where it comes back to; a posterior that leaves the box for good by many standard
 deviations is followed late, and the evidence of such steps is too low. The first box reaches five prior standard
-deviations to either side: data that contradict the prior by more are such a case. The cost of a step does not depend on
-t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box with steep sides.)
+deviations to either side, and further near bounds: data that contradict the prior by more are such a case. The cost of
+a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box with
+steep sides.)
 """
 
 import math

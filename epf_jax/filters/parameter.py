@@ -56,7 +56,8 @@ from epf_jax.statistics import (
 from epf_jax.weights import reweight, where_rows
 
 # Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
-_LOST, _STEP_IN_BOX = 0.01, 0.1
+_LOST = 0.01  # a spread of theta below it is that of copies
+_STEP_IN_BOX = 0.1  # what stands for it then
 
 
 def extended_parameter_filter(
@@ -256,7 +257,7 @@ def redraw(key, statistic, coordinates, S, theta, before):
     if coordinates.dim == 0 or not statistic.moves:
         return theta, no_draw()
     spread = spread_of(coordinates, before)
-    if statistic.adapt is not None:
+    if statistic.adapt is not None and statistic.box is not None:
         theta, spread = _in_box(statistic, coordinates, S, theta, spread)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)
@@ -273,7 +274,8 @@ def _in_box(statistic, coordinates, S, theta, spread):
     low, high = statistic.box(jax.tree.map(lambda leaf: leaf[0], S))
     sd, reach = jnp.sqrt(jnp.sum(spread.scale_tril**2, axis=1)), 0.5 * (high - low)
     least = jnp.where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
-    scale_tril = cholesky(spread.scale_tril @ spread.scale_tril.T + jnp.diag(least**2))
+    longer = cholesky(spread.scale_tril @ spread.scale_tril.T + jnp.diag(least**2))
+    scale_tril = jnp.where(jnp.any(least > 0), longer, spread.scale_tril)
     z = jax.vmap(coordinates.to_vector)(theta)
     outside = jnp.any((z < low) | (z > high), axis=1)
     inside = jax.vmap(coordinates.to_theta)(jnp.clip(z, low, high))

@@ -3,8 +3,8 @@ r"""The `Statistic` noun: a fixed-size summary of one particle's path from which
 .. math:: \log p(\theta \mid x_{0:t}, y_{1:t}) \approx \log p(\theta) + \langle\psi(\theta), S_t\rangle,
           \qquad S_t = S_{t-1} + \phi(x_{t-1}, x_t, y_t)
 
-The path's likelihood is counted relative to a reference theta (the prior's centre, or the Taylor centre), so that
-every statistic's `log_density` means the same number, and running sums stay small in float32.
+The path's likelihood is counted relative to that of a reference theta (the prior's centre, the Taylor centre, or a
+nodal statistic's best node), so that running sums stay small in float32.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Statistic(NamedTuple):
         sample_all: `sample_all(key, S, theta, population)`, `sample` for all particles at once, where one batch of
             random numbers serves better than a key for each; None to have `sample` vmapped.
         box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
-            none.
+            none. Of a statistic that adapts it is one for all particles, and theta outside of it is taken in.
         without_path: the same statistic for particles that are means of others, as `transport_resampling` makes them,
             and have no path of their own; None where it is this one.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the

@@ -37,13 +37,13 @@ _LEAST = -1e15  # what a step may take from a node at most: sums of it, and what
 
 
 class NodalStatistic(NamedTuple):
-    """The path's log-density at the nodes of a box, of every step relative to the node where that is largest.
+    """The path's log-density at the nodes of a box, relative to the node where it is largest.
 
     All particles share one box and one `fall`; they travel with each, so that the statistic of one particle stands
     alone.
 
     Attributes:
-        values: the log-density at the nodes.
+        values: the log-density at the nodes, zero at the best: of a long series, too, no digits are lost.
         low, high: the box's ends in z.
         fall: how far the log-density fell among the nodes about its top when the box was last due; where that is more
             than `RESOLVED`, they cannot tell the posterior's shape.
@@ -129,12 +129,10 @@ def _nodal(
             at_all = jax.vmap(at_all)
         at_nodes = at_all(nodes((low, high), counts))
         # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
-        is_number = jnp.isfinite(at_nodes)
-        top = jax.lax.stop_gradient(jnp.max(jnp.where(is_number, at_nodes, -jnp.inf)))
-        ratios = at_nodes - jnp.where(jnp.isfinite(top), top, 0.0)
-        # A node of zero density is worth a large finite penalty: infinities would spoil the sum at every other node.
-        # It is at least that of the others: a density may be zero for being too small a number.
-        worst = jnp.min(jnp.where(is_number, ratios, -_IMPOSSIBLE))
+        ratios, is_number = _from_top(at_nodes), jnp.isfinite(at_nodes)
+        # A node whose density is zero, or no number, is worth a large finite penalty: infinities would spoil the sum at
+        # every other node. It is at least that of the others: a density may be zero for being too small a number.
+        worst = jax.lax.stop_gradient(jnp.min(jnp.where(is_number, ratios, -_IMPOSSIBLE)))
         return jnp.maximum(jnp.where(is_number, ratios, jnp.minimum(worst, -_IMPOSSIBLE)), _LEAST)
 
     def at_start(low, high, x_0):
@@ -146,7 +144,7 @@ def _nodal(
         return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), jnp.zeros(()), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
-        values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)
+        values = _from_top(S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u))
         opening = None if S.opening is None else openings.extend(S.opening, x, y, u)
         return S._replace(values=values, opening=opening)
 
@@ -173,6 +171,12 @@ def _nodal(
         return statistic
     length = 0 if openings is None else openings.length
     return statistic._replace(adapt=following(counts, shrink, coordinates.log_prior, first_box, evaluate, length))
+
+
+def _from_top(values: Array) -> Array:
+    """Log-densities relative to the largest that is a number."""
+    top = jax.lax.stop_gradient(jnp.max(jnp.where(jnp.isfinite(values), values, -jnp.inf)))
+    return values - jnp.where(jnp.isfinite(top), top, 0.0)
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:

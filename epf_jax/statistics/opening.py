@@ -135,7 +135,7 @@ def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
     kept = jnp.array(True)
     for to, value in zip(jax.tree.leaves(example), jax.tree.leaves(u) if example is not None else [], strict=True):
         if jnp.issubdtype(to.dtype, jnp.floating) and not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-            kept &= jnp.all(jnp.abs(value) <= 2 ** (jnp.finfo(to.dtype).nmant + 1))
+            kept &= jnp.all(jnp.asarray(value, to.dtype).astype(jnp.result_type(value)) == value)
     return kept
 
 
@@ -157,6 +157,6 @@ def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
 def _takes(densities: Callable, z: Float[Array, " P"], number: Array) -> bool:
     try:
         jax.eval_shape(densities, z, number)
-    except TypeError:  # it may be used as an index
+    except Exception:  # it may be used as an index, or be refused for its fraction
         return False
     return True
