@@ -43,7 +43,8 @@ class NodalStatistic(NamedTuple):
     alone.
 
     Attributes:
-        values: the log-density at the nodes, zero at the best: of a long series, too, no digits are lost.
+        values: the log-density at the nodes, zero at the best, so that of a long series, too, no digits are lost; in
+            a fixed box, the sum of such log-densities of each step.
         low, high: the box's ends in z.
         fall: how far the log-density fell among the nodes about its top when the box was last due; where that is more
             than `RESOLVED`, they cannot tell the posterior's shape.
@@ -144,7 +145,8 @@ def _nodal(
         return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), jnp.zeros(()), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
-        values = _from_top(S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u))
+        values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)
+        values = values if shrink is None else _from_top(values)  # a fixed box's are sums, as online EM wants them
         opening = None if S.opening is None else openings.extend(S.opening, x, y, u)
         return S._replace(values=values, opening=opening)
 
