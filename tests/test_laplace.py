@@ -101,15 +101,18 @@ def test_the_mean_weight_is_the_evidence_of_one_observation(kind, x64):
     ("model", "x_prev", "y"),
     [
         (counts(), -6.0, 400.0),  # expected: a count of 0.4
-        (counts(), 3.0, 0.0),
-        (counts(), 0.0, 50.0),
-        (student(), 0.0, 1.0),
-        (student(), 0.0, 30.0),  # sixty standard deviations out: two modes, of which it takes one
+        pytest.param(counts(), 3.0, 0.0, marks=pytest.mark.slow),
+        pytest.param(counts(), 0.0, 50.0, marks=pytest.mark.slow),
+        pytest.param(student(), 0.0, 1.0, marks=pytest.mark.slow),
+        pytest.param(
+            student(), 0.0, 30.0, marks=pytest.mark.slow
+        ),  # sixty standard deviations out: two modes, of which it takes one
         (student(0.01), 0.0, 1.0),
     ],
 )
 def test_a_mode_is_found_from_far_away(model, x_prev, y, x64):
-    found = epf.laplace(model, 12).distribution(model, THETA, jnp.asarray(x_prev), jnp.asarray(y), 1)
+    near_mode = jax.jit(lambda x_prev, y: epf.laplace(model, 12).distribution(model, THETA, x_prev, y, 1))
+    found = near_mode(jnp.asarray(x_prev), jnp.asarray(y))
 
     def log_density(e):
         x = found.mean + found.scale_tril[0, 0] * e
@@ -122,7 +125,7 @@ def test_a_mode_is_found_from_far_away(model, x_prev, y, x64):
 
 def test_what_is_missing_leaves_the_transition(x64):
     model = counts()
-    nothing = epf.laplace(model).distribution(model, THETA, jnp.asarray(0.5), jnp.asarray(jnp.nan), 1)
+    nothing = jax.jit(lambda y: epf.laplace(model).distribution(model, THETA, jnp.asarray(0.5), y, 1))(jnp.nan)
     assert (float(nothing.mode[0]), float(nothing.precision_tril[0, 0])) == (0.0, 1.0)
 
 
@@ -135,7 +138,9 @@ def test_what_is_missing_in_part_says_nothing(x64):
     )
     alone = counts(rate=1.0)
     found, wanted = (
-        epf.laplace(model).distribution(model, THETA, jnp.asarray(0.5), jnp.asarray(y), 1)
+        jax.jit(lambda y, model=model: epf.laplace(model).distribution(model, THETA, jnp.asarray(0.5), y, 1))(
+            jnp.asarray(y)
+        )
         for model, y in ((pair, [3.0, jnp.nan]), (alone, 3.0))
     )
     np.testing.assert_allclose(found.mode, wanted.mode, rtol=1e-12)
@@ -147,25 +152,25 @@ def test_draws_have_the_density_that_weighs_them(x64):
     proposal = epf.laplace(model, defensive=0.2)
     x_prev, y = jnp.asarray(0.0), jnp.asarray(1.5)
     x = jnp.linspace(-4.0, 4.0, 4001)
-    density = jnp.exp(jax.vmap(proposal.distribution(model, THETA, x_prev, y, 1).log_prob)(x))
+    log_q = jax.jit(jax.vmap(lambda x: proposal.distribution(model, THETA, x_prev, y, 1).log_prob(x)))
+    density = jnp.exp(log_q(x))
     cdf = jnp.cumsum(density) * (x[1] - x[0])
     np.testing.assert_allclose(cdf[-1], 1.0, atol=1e-9)  # the trapezoidal rule on a mixture of two Gaussians
-    draws = proposal.draw(
-        jax.random.key(0),
-        lambda theta, x: proposal.distribution(model, theta, x, y, 1),
-        20_000,
-        jax.tree.map(lambda leaf: jnp.full(20_000, leaf), THETA),
-        jnp.zeros(20_000),
-    )
+
+    @jax.jit
+    def draw(key):
+        thetas = jax.tree.map(lambda leaf: jnp.full(20_000, leaf), THETA)
+        given_y = lambda theta, x: proposal.distribution(model, theta, x, y, 1)  # noqa: E731
+        return proposal.draw(key, given_y, 20_000, thetas, jnp.zeros(20_000))
+
+    draws = draw(jax.random.key(0))
     # Kolmogorov-Smirnov at 20000 draws: below 1.95 / sqrt(20000) = 0.0138 with probability 0.999; the sum for a cdf is
     # off by half a step of it, 0.002 at most.
     assert stats.kstest(np.asarray(draws), lambda at: np.interp(at, x, cdf)).statistic < 0.0158
     at = jnp.asarray(1.1)
     whole = model.transition(THETA, x_prev, 1).log_prob(at) + model.observation(THETA, at, 1).log_prob(y)
-    weight = proposal.log_weight(model, THETA, x_prev, at, y, 1)
-    assert float(weight) == pytest.approx(
-        float(whole - proposal.distribution(model, THETA, x_prev, y, 1).log_prob(at)), abs=1e-12
-    )
+    weight = jax.jit(lambda: proposal.log_weight(model, THETA, x_prev, at, y, 1))()
+    assert float(weight) == pytest.approx(float(whole - log_q(at[None])[0]), abs=1e-12)
 
 
 def test_the_evidence_of_counts_is_exact_and_varies_less_than_by_the_bootstrap_proposal():
@@ -197,6 +202,7 @@ def test_paths_behind_precise_student_noise_do_not_coalesce_at_once():
     assert apart["laplace"] < 0.7 * apart["bootstrap"]
 
 
+@pytest.mark.slow
 def test_it_is_differentiable_and_takes_its_place_in_other_filters():
     model = counts()
     _, y = epf.simulate(jax.random.key(0), model, THETA, 5)
