@@ -133,7 +133,9 @@ def _as_number(terms: Terms, z: Float[Array, " P"], u: Array) -> Array:
 def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
     """Whether no whole number is so large that it would be another among numbers with fractions."""
     kept = jnp.array(True)
-    for to, value in zip(jax.tree.leaves(example), jax.tree.leaves(u) if example is not None else [], strict=True):
+    if example is None:
+        return kept
+    for to, value in zip(jax.tree.leaves(example), jax.tree.leaves(u), strict=True):
         if jnp.issubdtype(to.dtype, jnp.floating) and not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             kept &= jnp.all(jnp.asarray(value, to.dtype).astype(jnp.result_type(value)) == value)
     return kept
@@ -155,8 +157,9 @@ def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
 
 
 def _takes(densities: Callable, z: Float[Array, " P"], number: Array) -> bool:
+    """Whether they can be evaluated at it."""
     try:
         jax.eval_shape(densities, z, number)
-    except Exception:  # it may be used as an index, or be refused for its fraction
+    except (TypeError, ValueError, AssertionError):  # it may be used as an index, or be refused for its fraction
         return False
     return True
