@@ -70,6 +70,7 @@ class Terms(NamedTuple):
     example: tuple[Any, Any, Any, Any]  # x_prev, x, y, u
 
 
+@lru_cache(maxsize=256)
 def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     """The theta-dependent terms of `model`.
 

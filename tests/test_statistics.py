@@ -208,7 +208,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read(x64):
     inputs = jnp.full(22, LARGE + 1)
     x, y = epf.simulate(KEY, model, {"a": 2.0, "s": 1.0}, 22, inputs=inputs)
     statistic = epf.chebyshev(model, 8)
-    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path))
+    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path()))
     np.testing.assert_array_equal(S.values, read.values)
     np.testing.assert_array_equal(S.low, read.low)
     told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example_input=inputs[0])
@@ -226,7 +226,7 @@ def test_with_one_parameter_and_gaussian_noise_what_is_read_between_coarse_nodes
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
     x, y = epf.simulate(KEY, model, {"a": 1.0}, 80)
-    statistic = epf.chebyshev(model).without_path
+    statistic = epf.chebyshev(model).without_path()
     S = followed(statistic, x, y)
     residuals = x[1:] - 0.6 * x[:-1]
     sd = (80 + vague**-2) ** -0.5  # the Gaussian posterior given the path
@@ -285,7 +285,7 @@ def test_one_parameter_whose_inputs_cannot_be_remembered_is_cut_once_at_a_time()
     inputs, x = LARGE + 1 + 2 * jnp.arange(12), jnp.zeros(13)
     y = 3.0 + (1 + 2 * jnp.arange(12)) / 24
     statistic = epf.chebyshev(model)
-    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path))
+    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path()))
     np.testing.assert_array_equal(S.values, read.values)
     np.testing.assert_array_equal(S.low, read.low)
 

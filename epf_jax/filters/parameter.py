@@ -174,7 +174,7 @@ def parameter_filter(
     check_proposal(proposal, model)
     check_kept_in_order(proposal, resample)
     if moves_particles(resample) and statistic.without_path is not None:
-        statistic = statistic.without_path
+        statistic = statistic.without_path()
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead

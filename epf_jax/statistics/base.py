@@ -34,8 +34,8 @@ class Statistic(NamedTuple):
             random numbers serves better than a key for each; None to have `sample` vmapped.
         box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
             none. Of a statistic that adapts it is one for all particles, and theta outside of it is taken in.
-        without_path: the same statistic for particles that are means of others, as `transport_resampling` makes them,
-            and have no path of their own; None where it is this one.
+        without_path: `without_path()`, the same statistic for particles that are means of others, as
+            `transport_resampling` makes them, and have no path of their own; None where it is this one.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
             reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
         moves: whether theta is ever redrawn.
@@ -54,7 +54,7 @@ class Statistic(NamedTuple):
     sample_all: Callable[..., Any] | None = None
     box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
     remainder: Callable[..., Float[Array, ""]] | None = None
-    without_path: "Statistic | None" = None
+    without_path: "Callable[[], Statistic] | None" = None
     moves: bool = True
     name: str = "of your own"
     drawn_by: str | None = None
@@ -108,7 +108,8 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
         return jax.vmap(coordinates.to_theta)(z), info
 
-    without_path = None if statistic.without_path is None else with_sampler(statistic.without_path, model, sampler)
+    build = statistic.without_path
+    without_path = None if build is None else lambda: with_sampler(build(), model, sampler)
     return statistic._replace(sample=sample, sample_all=sample_all, without_path=without_path, drawn_by=sampler.name)
 
 

@@ -102,7 +102,7 @@ def chebyshev(
         return build(None)
     most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
     openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
-    return build(openings)._replace(without_path=build(None))
+    return build(openings)._replace(without_path=partial(build, None))
 
 
 def _nodal(
