@@ -65,6 +65,12 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     if len(rows) < 2:
         raise ValueError(f"{path}: expected a line of column names and then rows, got {count_of(len(rows), 'line')}.")
     names = [name.strip() for name in rows[0]]
+    for sign in (";", "\t", "|"):
+        if len(names) == 1 and all(sign in ",".join(row) for row in rows[:2]):
+            raise ValueError(
+                f"{path}: its columns seem to be separated by {sign!r}, in line 1: {brief(rows[0][0])}. Separate them "
+                f"by commas, or read it with pandas.read_csv({str(path)!r}, sep={sign!r}) and pass that table."
+            )
     if _are_numbers(names):
         raise ValueError(
             f"{path}: line 1 should name the columns, and has numbers: {listed(names)}. Put a line of names above it."
@@ -73,7 +79,8 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
         raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
-            raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {len(names)} names.")
+            named = count_of(len(names), "name")
+            raise ValueError(f"{path}: line {line} has {count_of(len(row), 'cell')}, and line 1 {named}.")
     inner = [line for line in blank if lines[0] < line < lines[-1]]
     if inner and len(names) == 1:
         raise ValueError(

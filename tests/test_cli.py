@@ -393,6 +393,13 @@ def test_missing_values_and_vectors_stream(folder):
     assert [line["t"] for line in lines_of(refusal)] == [1, 2]
 
 
+def test_a_stream_without_observations_says_so(folder):
+    for given in ("", "\n\n", "y\n"):
+        result = stream(folder, given)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert "no observation" in result.stderr
+
+
 def test_inputs_stream_by_name(folder):
     text = "".join(json.dumps({"y": value, "rain": 0.5, "dt": 1.0}) + "\n" for value in Y.tolist()[:4])
     result = stream(folder, text, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed")

@@ -110,6 +110,7 @@ class _Loop:
         self._stream, self._reader, self._every, self._on_error = stream, reader, every, on_error
         self._whole_lines = whole_lines
         self._num_read = stream.notes.get("read", stream.t)  # those counted, and those before them that were refused
+        self._num_before = self._num_read
         self._to_pass_over = self._num_read if replay else 0
         self._waiting: list[Line] = []
 
@@ -128,6 +129,8 @@ class _Loop:
                     fail(f"line {number}: {error}. Stopped, with {self._stream.t} observations counted.", 1)
                 note(f"line {number}: {error}. Skipped.")
         self._answer()
+        if self._num_read == self._num_before:
+            note("The input had no observation.")
 
     def _count(self, observation: Observation) -> None:
         if self._to_pass_over:
