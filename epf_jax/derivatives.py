@@ -28,7 +28,7 @@ _JET_FAILURES = (
     NotImplementedError,
     jax.errors.UnexpectedTracerError,  # custom derivative rules, as in softplus or relu
     AttributeError,  # the same, in jax 0.11; the function itself has been evaluated before, and has none
-    jax.errors.ConcretizationTypeError,  # a loop whose length depends on theta
+    TypeError,  # a vector clipped to scalar bounds, as in an LKJ prior's own coordinates; loops as long as theta says
 )
 
 Expansion = Callable[..., list[Any]]

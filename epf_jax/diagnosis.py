@@ -129,11 +129,11 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
         yield Finding(
             "first boxes",
             "theta",
-            f"the prior is wide beside what the first observations say, and {num} times the statistic's box was cut "
-            "by what was read between nodes too far apart for it: the posterior may be far off, on every key alike.",
-            "a narrower prior or a box, epf.chebyshev(model, box=(lowest, highest)); if the model reads inputs, build "
-            "it with StateSpaceModel(..., example_input=inputs[0]), so that particles can remember their first steps; "
-            "and compare with epf.node_filter(model).",
+            f"observations said so much more than was known before them that {num} times the statistic's box was cut "
+            "by what was read between nodes too far apart for it: the posterior may be off, on every key alike.",
+            "compare with epf.node_filter(model), and if it says otherwise take it, or a box where you know theta to "
+            "be, epf.chebyshev(model, box=(lowest, highest)). A model that reads inputs should know one, "
+            "StateSpaceModel(..., example_input=inputs[0]): particles then remember their first steps.",
         )
 
 

@@ -263,19 +263,33 @@ def test_a_parameter_against_its_box_is_found_and_one_inside_it_is_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example_input", [None, pytest.param(jnp.ones(()), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("example_input", [None, {"level": jnp.ones(())}])
 def test_boxes_cut_by_coarse_nodes_are_found_unless_paths_are_remembered(example_input):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 100.0), "b": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=lambda theta, x, u: dist.Normal(theta["a"] * u + theta["b"] * x, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * u["level"] + theta["b"] * x, 1.0),
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
         example_input=example_input,
     )
     filter_ = epf.extended_parameter_filter(model, 16, statistic=epf.chebyshev(model, 8))
     y = jnp.array([0.9, 2.1, 1.7, 2.6, 3.0])
-    found = epf.run(jax.random.key(0), filter_, y, inputs=jnp.ones(5), levels=()).diagnose()
+    found = epf.run(jax.random.key(0), filter_, y, inputs={"level": jnp.ones(5)}, levels=()).diagnose()
     assert ("first boxes" in str(found)) == (example_input is None)
+
+
+@pytest.mark.slow
+def test_boxes_of_an_ordinary_prior_are_not_told_of():
+    model = epf.StateSpaceModel(
+        prior={"q": dist.LogNormal(-1.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, theta["q"]),
+        observation=lambda theta, x, u: dist.Normal(x, 0.8),
+    )
+    _, y = epf.simulate(jax.random.key(0), model, {"q": 0.4}, 100)
+    results = epf.run(KEY, epf.extended_parameter_filter(model, 500), y, levels=())
+    assert np.max(results.final.S.fall) > 30  # of the paths, each of which knows more of q than all together
+    assert "first boxes" not in str(results.diagnose())
 
 
 def test_an_expansion_that_leaves_out_too_much_is_found_and_one_that_leaves_out_little_is_not():

@@ -157,6 +157,14 @@ def test_a_function_that_jet_cannot_expand_falls_back_at_low_orders(x64):
         taylor_expansion(lambda z: gammaln(z[0]), jnp.array([2.5]), 7, what="height")
 
 
+def test_a_vector_clipped_to_scalars_which_jet_cannot_expand_falls_back(x64):
+    expand = taylor_expansion(lambda z: jnp.clip(z, -0.9, 0.9) ** 2, jnp.array([0.5, 2.0]), 2)
+    expected = {(0, 0): [0.25, 0.81], (1, 0): [1.0, 0.0], (0, 1): [0.0, 0.0], (2, 0): [1.0, 0.0]}
+    for index, coefficient in zip(multi_indices(2, 2), expand(), strict=True):
+        wanted = np.array(expected.get(tuple(index), [0.0, 0.0]))
+        np.testing.assert_allclose(np.broadcast_to(coefficient, 2), wanted, atol=1e-12)
+
+
 def test_only_primitives_that_stand_between_the_variables_and_the_value_are_named():
     z, x = jnp.ones(2), jnp.asarray(2.0)
     assert unsupported_primitives(lambda z, x: jnp.sin(z[0]) * jnp.exp(z[1] * x), z, x) == []

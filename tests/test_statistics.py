@@ -1,5 +1,6 @@
 """Claims about single statistics: the paper's theorem, noise scales in theta, Chebyshev boxes."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -64,6 +65,77 @@ def test_a_noise_scale_in_theta_is_exact_when_the_mean_is_free_of_theta(order, x
     reference = model.parameters.to_theta(model.parameters.centre)
     theta = {"level_noise": jnp.asarray(0.8), "observation_noise": jnp.asarray(0.6)}
     np.testing.assert_allclose(statistic.log_density(S, theta), exact_ratio(model, theta, reference, x, y), atol=1e-9)
+
+
+def autoregression(mean=lambda theta, x: theta["c"] + theta["phi"] * x):
+    """An AR(1) in noise, of which nothing is known."""
+    return epf.StateSpaceModel(
+        prior={
+            "c": dist.Normal(0.0, 1.0),
+            "phi": dist.Uniform(-1.0, 1.0),
+            "q": dist.HalfNormal(1.0),
+            "r": dist.LogNormal(0.0, 1.0),
+        },
+        initial=lambda theta: dist.Normal(theta["c"], 1.0),
+        transition=lambda theta, x, u: dist.Normal(mean(theta, x), theta["q"]),
+        observation=lambda theta, x, u: dist.Normal(x, theta["r"]),
+    )
+
+
+def test_taylor_is_exact_where_means_are_linear_in_theta_whatever_its_bounds(x64):
+    model = autoregression()
+    x, y = epf.simulate(KEY, model, {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.7}, 30)
+    y = y.at[4].set(jnp.nan)
+    statistic = epf.taylor(model, order=1)
+    assert "in theta itself" in statistic.name
+    S, reference = absorb(statistic, x, y), model.parameters.to_theta(model.parameters.centre)
+    thetas = {"c": [0.3, -1.0, 2.0], "phi": [0.8, -0.95, 0.1], "q": [0.5, 2.0, 0.05], "r": [0.7, 0.2, 3.0]}
+
+    @jax.jit
+    @jax.vmap
+    def both(theta):
+        left_out = statistic.remainder(theta, x[3], x[4], y[3], 4)
+        return statistic.log_density(S, theta), exact_ratio(model, theta, reference, x, y), left_out
+
+    found, expected, left_out = both({name: jnp.array(values) for name, values in thetas.items()})
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    np.testing.assert_allclose(left_out, 0.0, atol=1e-10 * np.abs(expected).max())
+
+
+def test_four_parameters_get_an_exact_statistic_where_there_is_one_and_an_assumed_density_elsewhere():
+    def chosen(model):
+        return repr(epf.extended_parameter_filter(model, 10))
+
+    assert "taylor of order 1 in theta itself" in chosen(autoregression())
+    assert "assumed_density" in chosen(autoregression(lambda theta, x: theta["c"] * theta["phi"] * x))
+    counts = autoregression()
+    counts = dataclasses.replace(counts, observation=lambda theta, x, u: dist.Poisson(jnp.exp(theta["r"] + x)))
+    assert "assumed_density" in chosen(counts)
+    by_inputs = dataclasses.replace(counts, transition=lambda theta, x, u: dist.Normal(theta["c"] * u["a"], 1.0))
+    assert "assumed_density, proposal bootstrap" in chosen(by_inputs)  # without an example it cannot be looked at
+
+
+@pytest.mark.slow
+def test_four_parameters_of_an_autoregression_in_noise_have_the_exact_posterior():
+    # A grid of 17 points an axis, about one conditional standard deviation apart at the most.
+    model = autoregression()
+    truth = {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.5}
+    _, y = epf.simulate(jax.random.key(1), model, truth, 100)
+    axes = {
+        "c": np.linspace(-0.5, 1.6, 17),
+        "phi": np.linspace(0.0, 0.99, 17),
+        "q": np.linspace(0.1, 1.1, 17),
+        "r": np.linspace(0.05, 1.0, 17),
+    }
+    with jax.enable_x64(True):
+        found = exact.kalman(autoregression(), jnp.asarray(np.asarray(y), float), axes, batch_size=2000)
+    filter_ = epf.extended_parameter_filter(model, 4000)
+    results = epf.replicate(jax.random.split(KEY, 6), filter_, y, levels=())
+    for name in truth:
+        mean, sd = float(found.mean[name][-1]), float(found.sd[name][-1])
+        z = (np.asarray(results.theta.mean[name][:, -1]) - mean) / sd
+        assert abs(np.median(z)) < 0.4, name
+        assert abs(np.median(results.theta.sd[name][:, -1]) / sd - 1) < 0.25, name
 
 
 def correlated(noise_in_theta):

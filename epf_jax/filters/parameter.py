@@ -45,11 +45,13 @@ from epf_jax.samplers import Sampler, no_draw, random_walk
 from epf_jax.statistics import (
     NotConjugateError,
     Statistic,
+    assumed_density,
     chebyshev,
     conjugate,
     conjugate_blocks,
     has_conjugate_noise,
     taylor,
+    taylor_is_exact,
     why_not_conjugate,
     with_sampler,
 )
@@ -87,14 +89,16 @@ def extended_parameter_filter(
       `conjugate_blocks`, exact, where a variance, a covariance or the regimes' probabilities have a conjugate prior
       and everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
       there to check this on);
-      `chebyshev` for one to three parameters; `taylor` of order 2 for more.
-    - sampler: that of the statistic. With neither given, the exact draws of the first two; one population-scaled
-      random-walk step for one parameter, four for more, whose chains mix more slowly.
+      `chebyshev` for one to three parameters; for more `taylor` of order 1, exact, where all that theta enters is
+      Gaussian with a mean linear in theta and noise of theta alone, and `assumed_density` elsewhere.
+    - sampler: that of the statistic. With neither given, the exact draws of `conjugate`, `conjugate_blocks` and
+      `assumed_density`; one population-scaled random-walk step for one parameter, four for more, whose chains mix more
+      slowly.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
-    A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets `chebyshev` (or an
-    error, with more than three parameters) and `bootstrap`.
+    A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets
+    `chebyshev` or `assumed_density`, and `bootstrap`.
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = default_statistic(model) if statistic is None else statistic
@@ -305,7 +309,7 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=sampler)
-    return taylor(model, order=2, sampler=sampler)
+    return taylor(model, order=1, sampler=sampler) if taylor_is_exact(model) else assumed_density(model)
 
 
 def check_statistic(statistic: Any, model: StateSpaceModel) -> None:

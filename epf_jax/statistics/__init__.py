@@ -9,7 +9,7 @@ from epf_jax.statistics.families import NotConjugateError, has_conjugate_noise
 from epf_jax.statistics.frozen import frozen
 from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
-from epf_jax.statistics.taylor import taylor, taylor_log_density
+from epf_jax.statistics.taylor import taylor, taylor_is_exact, taylor_log_density
 
 __all__ = [
     "NotConjugateError",
@@ -25,6 +25,7 @@ __all__ = [
     "separable",
     "statistic_of_path",
     "taylor",
+    "taylor_is_exact",
     "taylor_log_density",
     "why_not_conjugate",
     "with_sampler",

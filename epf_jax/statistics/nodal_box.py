@@ -16,6 +16,7 @@ RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top
 _FINE = 2.5  # the same, where nodes are a standard deviation apart or less
 _NEIGHBOURS = 6  # how many nodes along an axis these are: three spacings to either side; at most a third of all
 _COARSE = 3 * RESOLVED  # a fall among them beyond which what is read between them may be far off
+_ALIKE = 1.2  # how much wider than one flattened density all of them together may be, and say the same
 _READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
 _FLATTENED_REACH = 4.0  # that of a new box in standard deviations of a density that was flattened: 6 would cut nothing
 _LOOKS = {1: 4, 2: 1, 3: 1}  # cuts at one observation while paths are remembered: each may halve the box
@@ -66,7 +67,9 @@ def following(
             flattened = S.values * (RESOLVED / jnp.maximum(fall, RESOLVED))
             mean, sd = _posterior_moments(flattened, log_weights, box, counts, log_prior)
             inside = _box_inside(box, mean, reach * sd, counts)
-            read = _read_between(S.values, reading_scale(fall, counts), box, inside, counts), inside, fall > _COARSE
+            # Paths that disagree share their errors out: the posterior is wider than what any one of them says.
+            misread = (fall > _COARSE) & jnp.any(sd < _sd_alike(box, counts))
+            read = _read_between(S.values, reading_scale(fall, counts), box, inside, counts), inside, misread
 
             def evaluated():
                 new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
@@ -104,9 +107,24 @@ def following(
 def _box_inside(box, mean, spread, counts):
     """The part of the box within `spread` of the mean: half of it at least, and three spacings of its nodes."""
     low, high = box
-    spacing = jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
-    spread = jnp.maximum(jnp.maximum(spread, 3 * spacing), 0.25 * (high - low))
+    spread = jnp.maximum(jnp.maximum(spread, 3 * _spacing(box, counts)), 0.25 * (high - low))
     return jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
+
+
+def _spacing(box, counts):
+    """How far apart nodes are in the middle of the box."""
+    low, high = box
+    return jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
+
+
+def _sd_alike(box, counts):
+    """The largest standard deviation of all densities together, flattened, where each says the same, and says it alone.
+
+    One Gaussian that falls by `RESOLVED` among the nodes about its top is a little narrower; of one that falls between
+    two nodes, further apart, half their spacing is seen.
+    """
+    to_either_side = np.array([_num_neighbours(n) / 2 for n in counts])
+    return np.maximum(_ALIKE * to_either_side / np.sqrt(2 * RESOLVED), 0.6) * _spacing(box, counts)
 
 
 def _box_moved(box, mean, spread, widest):
@@ -151,8 +169,12 @@ def _fall_of(values, log_weights):
     fall = jnp.zeros((), values.dtype)
     for i, n in enumerate(below.shape):
         along = jnp.sort(jnp.min(below, axis=tuple(j for j in range(below.ndim) if j != i)))
-        fall = jnp.maximum(fall, along[min(_NEIGHBOURS, n // 3)])
+        fall = jnp.maximum(fall, along[_num_neighbours(n)])
     return fall
+
+
+def _num_neighbours(num_nodes: int) -> int:
+    return min(_NEIGHBOURS, num_nodes // 3)
 
 
 def _is_due(t):

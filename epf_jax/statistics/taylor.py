@@ -8,7 +8,8 @@ coefficients are sums over time: an exponential family with a fixed-size statist
           \sum_i H^i(x_{t-1}) (\theta - c)^i\big) \Big\|^2, \qquad Q = L L^T .
 
 The theorem's equation has this sign; the proof in the paper's appendix has it flipped. Expansion is in unconstrained
-coordinates, equal to theta wherever its prior lives on the real line.
+coordinates, equal to theta wherever its prior lives on the real line; but where the means are linear in theta itself,
+and not in those, it is in theta itself, and leaves nothing out.
 
 Departures: vector states, several parameters and observation parameters are treated alike. A noise scale that depends
 on theta is not expanded: the polynomial of squared residuals is kept apart and divided by the scale when the density
@@ -16,15 +17,17 @@ is read. A model that is not Gaussian gets its log-density expanded instead (`ta
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.dependence import depends_on
+from epf_jax.dependence import depends_on, is_affine
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import noisy_part, solve_lower
 from epf_jax.model import StateSpaceModel, as_theta
@@ -35,6 +38,7 @@ from epf_jax.statistics.base import Statistic, check_model_learns, from_log_targ
 from epf_jax.terms import (
     GaussianTerm,
     Term,
+    Terms,
     gaussian_term,
     is_silent,
     path_terms,
@@ -104,9 +108,11 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     check_whole_number("order", order, hint="It is the degree of the expansion, 7 in the paper.")
     check_model_learns(model, "taylor")
     require_inspectable(model, "taylor")
-    coordinates, terms = model.parameters, path_terms(model)
     require_noise(model, "taylor")
-    c = coordinates.centre if centre is None else _vector(model, centre)
+    coordinates = model.parameters
+    z_c = coordinates.centre if centre is None else _vector(model, centre)
+    straight = gaussian and _is_straight_in_theta_alone(model)
+    terms, c, place = (_in_theta_itself if straight else _in_z)(model, z_c)
 
     def piece(term: Term) -> _Piece:
         found = gaussian_term(term, c, terms.example) if gaussian else None
@@ -132,24 +138,69 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
         started, sums = S
 
         def log_density(z):
-            dz = z - c
-            total = coordinates.log_prior(z)
+            away, total = place(z) - c, coordinates.log_prior(z)
             for s, p in zip((*started, *sums), (*initial, *steps), strict=True):
-                total += p.log_likelihood(s, dz)
-            return jnp.where(jnp.all(jnp.abs(dz) <= reach), total, -jnp.inf) if confined else total
+                total += p.log_likelihood(s, away)
+            return jnp.where(jnp.all(jnp.abs(z - z_c) <= reach), total, -jnp.inf) if confined else total
 
         return log_density
 
     def remainder(theta, x_prev, x, y, u):
-        z, total = coordinates.to_vector(theta), jnp.zeros(())
+        v, total = place(coordinates.to_vector(theta)), jnp.zeros(())
         for p, term in zip(steps, terms.steps, strict=True):
-            exact = term.log_prob(z, x_prev, x, y, u) - term.log_prob(c, x_prev, x, y, u)
-            total += p.log_likelihood(p.phi(x_prev, x, y, u), z - c) - exact
+            exact = term.log_prob(v, x_prev, x, y, u) - term.log_prob(c, x_prev, x, y, u)
+            total += p.log_likelihood(p.phi(x_prev, x, y, u), v - c) - exact
         return total
 
-    name = f"{'taylor' if gaussian else 'taylor_log_density'} of order {order}"
+    name = f"{'taylor' if gaussian else 'taylor_log_density'} of order {order}{' in theta itself' if straight else ''}"
     statistic = from_log_target(model, init, update, log_target, sampler, name)
-    return statistic._replace(remainder=remainder, box=(lambda S: (c - reach, c + reach)) if confined else None)
+    return statistic._replace(remainder=remainder, box=(lambda S: (z_c - reach, z_c + reach)) if confined else None)
+
+
+def taylor_is_exact(model: StateSpaceModel) -> bool:
+    """Whether `taylor` of order 1 leaves nothing out: Gaussian terms, means linear in theta, noise of theta alone."""
+    return model.shapes.problem is None and (_is_straight(*_in_z(model)[:2]) or _is_straight_in_theta_alone(model))
+
+
+@lru_cache(maxsize=256)
+def _is_straight_in_theta_alone(model: StateSpaceModel) -> bool:
+    """Whether the means are linear in theta itself, and not in its unconstrained coordinates."""
+    return not _is_straight(*_in_z(model)[:2]) and _is_straight(*_in_theta_itself(model)[:2])
+
+
+def _is_straight(terms: Terms, c: Float[Array, " V"]) -> bool:
+    x_prev, x, _, u = terms.example
+    for term in (*terms.initial, *terms.steps):
+        found = gaussian_term(term, c, terms.example)
+        if found is None or not is_affine(found.mean, c, x_prev, x, u):
+            return False
+        if not (found.known_noise or _noise_depends_on_theta_alone(found, c, terms.example)):
+            return False
+    return True
+
+
+def _in_z(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
+    """The path's terms as functions of z, the centre, and how z is placed there: as it is."""
+    return path_terms(model), model.parameters.centre if z_c is None else z_c, lambda z: z
+
+
+def _in_theta_itself(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
+    """The path's terms as functions of theta's numbers in a row, the centre, and what these are at z."""
+    coordinates = model.parameters
+    c, unravel = ravel_pytree(coordinates.to_theta(coordinates.centre if z_c is None else z_c))
+    terms = path_terms(model, natural=True)
+
+    def leaves(v: Array) -> Any:
+        return jax.tree.leaves(unravel(v))
+
+    def in_a_row(term: Term) -> Term:
+        return term._replace(
+            distribution=lambda v, *args: term.distribution(leaves(v), *args),
+            log_prob=lambda v, *args: term.log_prob(leaves(v), *args),
+        )
+
+    initial, steps = (tuple(map(in_a_row, group)) for group in (terms.initial, terms.steps))
+    return Terms(initial, steps, terms.example), c, lambda z: ravel_pytree(coordinates.to_theta(z))[0]
 
 
 def _vector(model, centre):
