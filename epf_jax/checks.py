@@ -2,7 +2,9 @@
 
 import inspect
 import numbers
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import jax
@@ -60,6 +62,15 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
         ) from error
     except ValueError:  # a builtin without a signature: the abstract evaluation will tell
         return
+
+
+def frames_to_user() -> int:
+    """The `stacklevel` with which the caller's warning points at the user's line that led to it."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("epf_jax", "jax"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def is_key(array: Any) -> bool:

@@ -196,7 +196,8 @@ def _csv(text: str) -> list[str]:
 
 def _is_header(cells: list[str]) -> bool:
     """Whether no cell is a number and some are words; the first column of a table with an index may have no name."""
-    return not any(map(is_number, cells)) and any(cell.strip().lower() not in _MISSING for cell in cells)
+    words = [cell for cell in cells if cell.strip().lower() not in _MISSING]
+    return not any(map(is_number, cells)) and any(letter.isalpha() for word in words for letter in word)
 
 
 def is_number(cell: str) -> bool:

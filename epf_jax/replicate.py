@@ -23,6 +23,7 @@ from epf_jax.series import (
     check_series,
     observations,
     rows_per_series,
+    warn_if_missing,
     with_own_inputs,
     y_shape,
 )
@@ -83,6 +84,7 @@ def replicate(
     shape = _y_shape(example, inputs, 2 if inputs_per_series else 1)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
     y = check_series(y, example, ndim_batch=1 if per_series else 0)
+    warn_if_missing(y)
     if per_series and y.shape[0] != num:
         raise ValueError(
             f"y: {y.shape[0]} series came with {num} keys; give one key per series: "

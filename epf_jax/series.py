@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.checks import numeric_array
+from epf_jax.checks import frames_to_user, numeric_array
 from epf_jax.data import Panel, Series, table_array
 from epf_jax.densities import can_be_partly_missing, is_discrete
 from epf_jax.filters import Filter
@@ -56,7 +56,7 @@ def warn_if_missing(y: Array) -> None:
             "y: every value is missing, so that nothing is learned: what comes out is the prior. A wrong column, or a "
             "format that was not read as numbers?",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=frames_to_user(),
         )
 
 

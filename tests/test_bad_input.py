@@ -147,9 +147,16 @@ def test_masked_values_are_missing():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_series_without_a_value_is_told_of():
-    with pytest.warns(RuntimeWarning, match="every value is missing"):
-        epf.run(KEY, epf.bootstrap_filter(model(), 8), np.full(3, np.nan), levels=())
+def test_a_series_without_a_value_is_told_of_at_the_users_line():
+    filter_, y, keys = epf.bootstrap_filter(model(), 8), np.full(3, np.nan), jax.random.split(KEY, 2)
+    for call in (
+        lambda: epf.run(KEY, filter_, y, levels=()),
+        lambda: epf.replicate(keys, filter_, y, levels=()),
+        lambda: epf.replicate(keys, filter_, np.stack([y, y]), levels=()),
+    ):
+        with pytest.warns(RuntimeWarning, match="every value is missing") as caught:
+            call()
+        assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_none_in_a_list_is_a_missing_value():

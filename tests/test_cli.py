@@ -116,6 +116,12 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
         refused(message, "fit", f"{tmp_path}/bad.py:other", data, "--output", tmp_path)
 
 
+def test_a_table_without_a_value_is_refused(folder, tmp_path):
+    (tmp_path / "empty.csv").write_text("y\nnan\nNA\n")
+    arguments = (f"{folder}/model.py:model", tmp_path / "empty.csv", "--output", tmp_path / "made")
+    refused(r"empty.csv: every value of y is missing", "fit", *arguments)
+
+
 def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
     message = r"numbers.csv: line 1 should name the columns, and has numbers"
     for text in ("1.0\n2.0\n3.0\n", "3\n5\n", "0.5,0.5\n0.6,0.7\n", "1.5,\n2.5,3.5\n", "nan\n1.5\n", "inf\n1.5\n"):
@@ -458,6 +464,8 @@ def test_a_bad_line_stops_the_stream_after_what_came_before_it(folder, told):
             "stream", f"{folder}/model.py:filter_", given="a,b\n1,2\n", code=1)  # fmt: skip
     refused(r"line 1: the header has no column 'z'; it has a, b", "stream", f"{folder}/model.py:filter_",
             "--columns", "z", "--on-error", "skip", given="a,b\n1,2\n", code=1)  # fmt: skip
+    refused(r"line 1: column 1: '1.2.3' is not a number", "stream", f"{folder}/model.py:filter_",
+            given="1.2.3\n2\n", code=1)  # fmt: skip
 
 
 def test_a_filter_without_room_stops_whatever_is_said_of_bad_lines(folder, tmp_path, told):

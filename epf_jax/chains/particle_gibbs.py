@@ -30,7 +30,7 @@ from epf_jax.random import threefry
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
-from epf_jax.series import check_series, with_own_inputs
+from epf_jax.series import check_series, warn_if_missing, with_own_inputs
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
 from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture
@@ -95,6 +95,7 @@ def particle_gibbs(
         check_statistic(statistic, model)
         check_statistic_moves(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
+    warn_if_missing(y)
     rows = input_rows(inputs, y.shape[0])
     check_rows(model, rows)
     draw_theta, how = theta_given_path(model, statistic, sampler)

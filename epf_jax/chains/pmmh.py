@@ -31,7 +31,7 @@ from epf_jax.random import normal
 from epf_jax.resampling import independent_ancestors, systematic
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
-from epf_jax.series import check_series, with_own_inputs
+from epf_jax.series import check_series, warn_if_missing, with_own_inputs
 from epf_jax.statistics.base import check_model_learns
 
 
@@ -101,6 +101,7 @@ def pmmh(
             "filter from it, lambda known: epf.bootstrap_filter(known, 500)."
         )
     y = check_series(y, example, ndim_batch=0)
+    warn_if_missing(y)
     rows = input_rows(inputs, y.shape[0])
     check_rows(model, rows)
     key_start, key_chains = jax.random.split(key)

@@ -39,6 +39,7 @@ from epf_jax.filters import Filter
 from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
+from epf_jax.tables import count_of
 
 
 @app.command("fit")
@@ -100,7 +101,7 @@ def posterior(results: Results) -> Table:
     for level in LEVELS.values():
         parts[f"{level:.0%}"] = scalars(jax.tree.map(lambda leaf, i=at[level]: leaf[..., i], last.quantiles))
     rows = [{"parameter": name, **{p: written(parts[p][name]) for p in parts}} for name in parts["mean"]]
-    return Table(f"Posterior after {len(results.ess)} observations", rows)
+    return Table(f"Posterior after {count_of(len(results.ess), 'observation')}", rows)
 
 
 def run_facts(results: Results) -> Table:

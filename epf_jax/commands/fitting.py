@@ -18,7 +18,7 @@ from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
 from epf_jax.series import check_room, check_series, y_shape
-from epf_jax.tables import read_csv
+from epf_jax.tables import listed, read_csv
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
 _KIND = "fit"
@@ -37,12 +37,15 @@ def series_from(
     """The columns of a CSV file that the options name."""
     table, row = read_csv(path)
     try:
-        return series_of(table, columns or None, time, unit, start, inputs, row)
+        series = series_of(table, columns or None, time, unit, start, inputs, row)
     except ValueError as error:
         told = str(error).replace("unit='days'", "--unit days")
         if "is not a number" in told and not columns:
             told += " If it is no observation: --columns NAME names those that are, --time NAME the column of stamps."
         raise ValueError(f"{path}: {told}") from error
+    if np.isnan(series.y).all():
+        raise ValueError(f"{path}: every value of {listed(series.columns)} is missing: there is nothing to learn from.")
+    return series
 
 
 def example_row(series: Series) -> Any:

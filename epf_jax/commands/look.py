@@ -74,7 +74,8 @@ def _thetas(found: Mapping[str, Results], series: Series, names: list[str]) -> A
             if name in mean:
                 ax.plot(of.t, mean[name], color=colour, linewidth=2.0, label=method)
                 for i in (0, -1):  # lines, since bands would lie on each other
-                    ax.plot(of.t, scalars(_level(results.theta.quantiles, i), 1)[name], color=colour, linewidth=0.8)
+                    ends = scalars(_level(results.theta.quantiles, i), 1)[name]
+                    ax.plot(of.t, ends, color=colour, linewidth=0.8, label=None if i else f"{method}, 90% band")
         ax.set_ylabel(name)
         finish(ax)
     legend(axes[0])

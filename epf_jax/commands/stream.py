@@ -30,6 +30,7 @@ from epf_jax.files import held
 from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.series import y_shape
 from epf_jax.streaming import FullError, Line, Stream, as_json
+from epf_jax.tables import count_of
 
 
 class OnError(enum.StrEnum):
@@ -96,7 +97,8 @@ def stream_command(
         kept = stream.notes.get("header")
         reader = LineReader(shape, names, read_inputs, sequence, jnp.result_type(float), kept)
         if checkpoint is not None:
-            note(f"{checkpoint} holds {stream.t} observations." if stream.resumed else f"{checkpoint} is new.")
+            held_so_far = f"{checkpoint} holds {count_of(stream.t, 'observation')}."
+            note(held_so_far if stream.resumed else f"{checkpoint} is new.")
             _write([{**stream.line, "resumed": stream.resumed}])
         _Loop(stream, reader, checkpoint_every, on_error, replay, whole_lines=checkpoint is not None).run()
 
@@ -126,7 +128,7 @@ class _Loop:
             except LineError as error:
                 if self._on_error is OnError.stop or isinstance(error, HeaderError | FullError):
                     self._answer()
-                    fail(f"line {number}: {error}. Stopped, with {self._stream.t} observations counted.", 1)
+                    fail(f"line {number}: {error}. Stopped, with {count_of(self._stream.t, 'observation')} counted.", 1)
                 note(f"line {number}: {error}. Skipped.")
         self._answer()
         if self._num_read == self._num_before:

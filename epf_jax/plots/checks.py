@@ -79,9 +79,12 @@ def draw_pit(ax: Any, u: np.ndarray) -> None:
     u = u[~np.isnan(u)]
     bins = 20 if len(u) >= 400 else 10
     expected, sd = len(u) / bins, np.sqrt(len(u) / bins * (1 - 1 / bins))
-    ax.hist(u, bins=bins, range=(0.0, 1.0), color=FILTER, alpha=0.55, edgecolor="white", linewidth=0.5)
-    ax.axhspan(expected - 1.645 * sd, expected + 1.645 * sd, color="#888888", alpha=0.25, linewidth=0)
-    ax.axhline(expected, color="#555555", linewidth=1.0)
+    low, high = expected - 1.645 * sd, expected + 1.645 * sd
+    ax.hist(u, bins=bins, range=(0.0, 1.0), color="#86a8d1", edgecolor="white", linewidth=0.5)
+    ax.axhspan(low, high, color="#dddddd", linewidth=0, zorder=0)  # under the bars, and its edges over them
+    for height, style in ((low, ":"), (expected, "-"), (high, ":")):
+        ax.axhline(height, color="#555555", linewidth=1.0, linestyle=style)
+    ax.set_title("even if the model is right (dotted: 90%)", loc="left", fontsize=8)
     ax.set_ylabel("observations")
 
 
@@ -89,7 +92,8 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
     """A figure of what the statistic and the particles are worth over time.
 
     Share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out of the
-    log-density so far, or, of a node filter, the noise between its nodes; how many ancestors the particles have.
+    log-density so far, or, of a node filter, the noise between its nodes (other filters have no such panel); how many
+    ancestors the particles have.
 
     Args:
         results: a run with `diagnostics=True`.
@@ -98,7 +102,8 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
     """
     check_over_time(results, "plot_health")
     of, recorded = shown(results, y), check_recorded(results, "plot_health")
-    figure, axes = column(3, 2.2)
+    has_nodes, left_out = np.any(recorded.roughness), np.cumsum(np.asarray(recorded.remainder))
+    figure, axes = column(3 if has_nodes or np.any(left_out) else 2, 2.2)
     colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))
     for name, share, color in zip(coordinate_names(results), np.asarray(recorded.edge).T, colours, strict=True):
         axes[0].plot(of.t, share, color=color, linewidth=1.2, label=name)
@@ -106,12 +111,11 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
     axes[0].set_ylabel("posterior share\nat the box's edge")
     if recorded.edge.shape[-1]:
         legend(axes[0])
-    has_nodes = np.any(recorded.roughness)
-    left_out = np.asarray(recorded.roughness) if has_nodes else np.cumsum(np.asarray(recorded.remainder))
-    axes[1].plot(of.t, left_out, color=FILTER, linewidth=1.4)
-    axes[1].axhline(0.0, color="#555555", linewidth=0.8)
-    axes[1].set_ylabel(f"{'noise between the nodes' if has_nodes else 'Taylor remainder so far'}\n(log-density)")
-    draw_descent(axes[2], of.t, results)
+    if len(axes) == 3:
+        axes[1].plot(of.t, recorded.roughness if has_nodes else left_out, color=FILTER, linewidth=1.4)
+        axes[1].axhline(0.0, color="#555555", linewidth=0.8)
+        axes[1].set_ylabel(f"{'noise between the nodes' if has_nodes else 'Taylor remainder so far'}\n(log-density)")
+    draw_descent(axes[-1], of.t, results)
     for ax in axes:
         finish(ax)
     return finished(figure, axes, of.along, title)

@@ -44,7 +44,7 @@ def plot_fit(fitted: Any, *, truth: Any = None, title: str | None = None) -> Any
         ax.set_ylabel(name)
     handles = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if handles:
-        axes[0].legend(handles.values(), handles.keys(), loc="lower right", frameon=False, fontsize=9)
+        axes[-1].legend(handles.values(), handles.keys(), loc="best", frameon=False, fontsize=9)
     for ax in axes:
         finish(ax)
     return finished(figure, axes, "steps of the optimizer", title)

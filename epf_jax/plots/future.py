@@ -6,6 +6,7 @@ import numpy as np
 
 from epf_jax.data import Series
 from epf_jax.plots.base import (
+    ALONG,
     DATA,
     MOST_PANELS,
     check_levels_kept,
@@ -17,6 +18,7 @@ from epf_jax.plots.base import (
     finished,
     legend,
 )
+from epf_jax.times import axis_of
 
 
 def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
@@ -24,7 +26,8 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
 
     Args:
         forecast: what `epf.forecast` gave back.
-        y: the observations so far, the last of which came just before the forecast's first step.
+        y: the observations so far, the last of which came just before the forecast's first step; with the names and
+            stamps of `epf.from_table`, these are shown.
         truth: the observations that came then, one row for each step of the forecast.
         title: of the figure.
 
@@ -37,20 +40,33 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
     came = None if truth is None else _rows("truth", truth, forecast)
     if came is not None and len(came) != len(t):
         raise ValueError(f"truth: expected one row for each of the {len(t)} steps, got {len(came)}.")
+    before, t, edge, along = _axis(t, y, 0 if past is None else len(past))
     figure, axes = column(len(found), 3.2 if len(found) < 3 else 2.2)
     for j, (ax, curve) in enumerate(zip(axes, found, strict=True)):
         if past is not None:
-            before = np.arange(t[0] - len(past), t[0])
             ax.plot(before, past[:, j], color=DATA, linewidth=0.8, alpha=0.5)
             draw_data(ax, before, past[:, j])
         draw_fan(ax, t, curve, forecast.levels, label="forecast")
         if came is not None:
             ax.plot(t, came[:, j], "o", color="black", markersize=4, fillstyle="none", label="what came")
-        ax.axvline(t[0] - 0.5, color="#888888", linewidth=0.8)
+        ax.axvline(edge, color="#888888", linewidth=0.8)
         ax.set_ylabel(y.columns[j] if isinstance(y, Series) else curve.name)
         finish(ax)
     legend(axes[0])
-    return finished(figure, axes, "observations t", title)
+    return finished(figure, axes, along, title)
+
+
+def _axis(t: np.ndarray, y: Any, num_past: int) -> tuple[np.ndarray, np.ndarray, Any, str]:
+    """Where the past and the forecast lie along the axis, what divides them, and what the axis is called.
+
+    Stamps of the past go on in steps as long as its median.
+    """
+    if not isinstance(y, Series) or y.times is None or num_past < 2:
+        return np.arange(t[0] - num_past, t[0]), t, t[0] - 0.5, ALONG
+    before = axis_of(y.times)
+    step = np.sort(np.diff(before))[(num_past - 1) // 2]
+    after = before[-1] + step * np.arange(1, len(t) + 1)
+    return before, after, before[-1] + (after[0] - before[-1]) / 2, "time"
 
 
 def _rows(name: str, values: Any, forecast: Any) -> np.ndarray:

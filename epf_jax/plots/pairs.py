@@ -76,6 +76,7 @@ def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], tr
                 ax.axvline(truths[j], color=TRUTH, linewidth=1.0, linestyle=":", label=truth_label)
                 if i != j:
                     ax.axhline(truths[i], color=TRUTH, linewidth=1.0, linestyle=":")
+            ax.locator_params(axis="x", nbins=4)  # more run into each other
             ax.tick_params(labelbottom=i == p - 1, labelleft=j == 0 and i > 0, left=i != j)
             if i == p - 1:
                 ax.set_xlabel(names[j])
