@@ -19,7 +19,9 @@ What is approximate is that x_{t-L} was last drawn without a look at y_t, y_{t+1
 through the states between, for which a window of some memory lengths makes up, nor at what they say of it through
 theta, for which only a much longer one does: states that left while theta was little known keep its posterior too wide
 for good. Precise observations, which leave little to say, make both small; otherwise compare lags. As long as t < L
-nothing has left, and the chains have the posterior itself.
+nothing has left, and the chains have the posterior itself, as far as a few sweeps an observation let them mix: a theta
+that is tied to a state, as the mean of x_0 to an x_0 of little noise, and that one to it, moves by little a sweep, and
+is kept near its prior when the state leaves. More sweeps and a longer window help.
 
 Departures: Polson, Stroud and Müller draw the window by the forward filter and backward sampler of a linear (or
 mixture of linear) model; here it is one sweep of conditional SMC with ancestor sampling (`conditional.py`), for any
