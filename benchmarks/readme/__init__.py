@@ -12,6 +12,7 @@ TABLES = {
     "duel": judged.duel,
     "samplers": judged.samplers,
     "vague": judged.vague,
+    "many": judged.many,
     "proposals": judged.proposals,
     "calibration": judged.calibration,
     "claims": judged.claims,

@@ -37,15 +37,41 @@ def vague() -> str:
     ]
     for unknown, width in dict.fromkeys((row["unknown"], row["prior sd of a"]) for row in rows):
         case = [row for row in rows if (row["unknown"], row["prior sd of a"]) == (unknown, width)]
-        cells = [
-            "; ".join(
-                f"{r['parameter']} {r['z rms']:.2f} / {r['z max']:.2f} / {r['sdr']:.2f}"
-                for r in case
-                if r["filter"] == label
-            )
-            for label in filters
-        ]
-        lines.append(f"| {unknown} | {width:g} | " + " | ".join(cells) + " |")
+        lines.append(f"| {unknown} | {width:g} | " + " | ".join(_by_parameter(case, filters)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _by_parameter(case: list[dict], filters: list[str]) -> list[str]:
+    """A cell for each filter: z rms / z max / sdr of every parameter."""
+    return [
+        "; ".join(
+            f"{r['parameter']} {r['z rms']:.2f} / {r['z max']:.2f} / {r['sdr']:.2f}"
+            for r in case
+            if r["filter"] == label
+        )
+        for label in filters
+    ]
+
+
+def many() -> str:
+    """Four parameters and more, as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_many.json").read_text())
+    here, size, rows = stored["machine"], stored["settings"], stored["rows"]
+    filters, models = (list(dict.fromkeys(row[key] for row in rows)) for key in ("filter", "model"))
+    lines = [
+        "Four parameters and more, everything unknown under priors as one would write them: the default filter (exact "
+        f"sums for the first three models, assumed densities for counts) with {size['particles']} particles, and what "
+        f"else goes with any model ({size['series']} data sets of {size['steps']} observations, exact posteriors by "
+        f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
+        "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)). What is left is the "
+        "paths' doing, which coalesce: more particles help. z rms / z max / sdr:",
+        "",
+        "| model | " + " | ".join(filters) + " |",
+        "|---|" + "---|" * len(filters),
+    ]
+    for name in models:
+        case = [row for row in rows if row["model"] == name]
+        lines.append(f"| {name} | " + " | ".join(_by_parameter(case, filters)) + " |")
     return "\n".join(lines) + "\n"
 
 

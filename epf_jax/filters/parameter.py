@@ -214,7 +214,7 @@ def parameter_filter(
             y = missing_where(collapsed, y)
 
         collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
-        S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed)
+        S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed, state.t)
         S = S if statistic.adapt is None else statistic.adapt(S, log_weights, state.t + 1)
         theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
         info = step_info(selection, *weighings, drawn=drawn)
@@ -238,13 +238,18 @@ def propagate_blindly(key, model, theta, x_prev, u):
     return propagate(key, bootstrap(), model, theta, x_prev, None, u)
 
 
-def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed):
-    """Every particle's statistic after x_t and y_t."""
+def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed, t):
+    """Every particle's statistic after x_{t+1} and y_{t+1}."""
     keys = jax.random.split(key, x.shape[0])
     # What is the same for all is said to be: what a model computes of it alone is then computed once.
     axes = jax.tree.map(lambda same: None if same else 0, statistic.shared)
-    update = jax.vmap(statistic.update, in_axes=(0, axes, 0, 0, 0, None, None))
-    new = update(keys, _once(statistic.shared, S), theta, x_prev, x, y, u)
+    given = keys, _once(statistic.shared, S), theta, x_prev, x, y, u
+    for_all = partial(jax.vmap, in_axes=(0, axes, 0, 0, 0, None, None))
+    if statistic.first_update is None:
+        new = for_all(statistic.update)(*given)
+    else:  # by t for all particles and runs alike, so that `vmap` over runs keeps it a branch
+        is_first, updates = t < statistic.num_first, (statistic.first_update, statistic.update)
+        new = jax.lax.cond(is_first, *map(for_all, updates), *given)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
     # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.

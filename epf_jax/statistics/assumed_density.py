@@ -17,8 +17,14 @@ In a mixture each component is matched on its own, and its weight grows by its o
 
 No sums of the path are kept, so nothing limits how theta may enter; what is lost is whatever a Gaussian cannot say, at
 every step anew.
+
+The first observations may say more than the prior does, many times over: between nodes as far apart as the prior is
+wide their density is a spike, and the Gaussian that is matched to what the nodes say of it lies beside it, and narrow.
+They are taken in by powers, :math:`\ell = \ell^{\beta_1} \ell^{\beta_2} \cdots`, each as large as leaves a good part
+of the nodes their weight, with nodes placed anew after each.
 """
 
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -38,6 +44,10 @@ from epf_jax.terms import path_terms, require_noise
 
 DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
 _LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one
+_NUM_FIRST = 30  # observations that are taken in by powers
+_NUM_POWERS = 20  # at most, of one term; each may double what is known, so that a term may say a million times as much
+_HALVINGS = 40  # of a power, until it leaves nodes enough
+_NODES_LEFT = 0.4  # of their effective number, after a power
 
 
 class MixtureStatistic(NamedTuple):
@@ -64,20 +74,40 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     nodes, log_w = _nodes(coordinates.dim, num_nodes)
     reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
 
-    def absorb(S, log_likelihood):
+    def match(log_l, m, L):
+        """The Gaussian with the moments of N(m, L L^T) times a factor, whose logarithms at the nodes are given."""
+        log_p = log_w + log_l
+        total = logsumexp(log_p)
+        seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
+        p = jnp.exp(jnp.where(seen, log_p - total, log_w))
+        mu = p @ nodes
+        away = nodes - mu
+        return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), jnp.where(seen, total, 0.0)
+
+    def by_powers(at_nodes, m, L):
+        def one(carry, _):
+            m, L, left, total = carry
+            log_l = at_nodes(m, L)
+            power = _power(log_w, log_l, left)
+            m, L, gained = match(jnp.where(power > 0, power * log_l, 0.0), m, L)
+            return (m, L, left - power, total + gained), None
+
+        start = (m, L, jnp.ones((), m.dtype), jnp.zeros((), m.dtype))
+        (m, L, left, total), _ = jax.lax.scan(one, start, length=_NUM_POWERS)
+        m, L, gained = match(jnp.where(left > 0, left * at_nodes(m, L), 0.0), m, L)
+        return m, L, total + gained
+
+    def absorb(S, log_likelihood, *, first=False):
         """The mixture after one factor, component by component."""
 
-        def match(m, L):
-            log_p = log_w + jax.vmap(log_likelihood)(m + nodes @ L.T)
-            log_p = jnp.where(jnp.isnan(log_p), -jnp.inf, log_p)
-            total = logsumexp(log_p)
-            seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
-            p = jnp.exp(jnp.where(seen, log_p - total, log_w))
-            mu = p @ nodes
-            away = nodes - mu
-            return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), jnp.where(seen, total, 0.0)
+        def at_nodes(m, L):
+            log_l = jax.vmap(log_likelihood)(m + nodes @ L.T)
+            return jnp.where(jnp.isnan(log_l), -jnp.inf, log_l)
 
-        m, L, totals = jax.vmap(match)(S.m, S.L)
+        def absorbed(m, L):
+            return by_powers(at_nodes, m, L) if first else match(at_nodes(m, L), m, L)
+
+        m, L, totals = jax.vmap(absorbed)(S.m, S.L)
         log_weights = S.log_weights + totals
         return MixtureStatistic(log_weights - logsumexp(log_weights), m, L)
 
@@ -90,12 +120,12 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         S = MixtureStatistic(log_weights, reference + means @ scale_0, L)
         S = absorb(S, prior_correction)  # the prior's own moments, where it is not Gaussian in z
         for term in terms.initial if x_0 is not None else ():
-            S = absorb(S, lambda z, term=term: term.log_prob(z, x_0, x_0, None, None))
+            S = absorb(S, lambda z, term=term: term.log_prob(z, x_0, x_0, None, None), first=True)
         return S
 
-    def update(key, S, theta, x_prev, x, y, u):
+    def update(key, S, theta, x_prev, x, y, u, *, first=False):
         for term in terms.steps:
-            S = absorb(S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u))
+            S = absorb(S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u), first=first)
         return S
 
     def log_mixture(S, z):
@@ -116,7 +146,17 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         return coordinates.to_theta(S.m[k] + S.L[k] @ noise), exact_draw(S.m.dtype)
 
     name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")
-    return Statistic(init, update, log_density, sample, log_target, name=name, model=model)
+    statistic = Statistic(init, update, log_density, sample, log_target, name=name, model=model)
+    return statistic._replace(first_update=partial(update, first=True), num_first=_NUM_FIRST)
+
+
+def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:
+    """The largest power of a factor, at most what is left of it, that leaves nodes enough."""
+    powers = left * 2.0 ** -jnp.arange(_HALVINGS, dtype=log_w.dtype)
+    log_p = log_w + jnp.where(powers[:, None] > 0, powers[:, None] * log_l, 0.0)
+    p = jax.nn.softmax(jax.lax.stop_gradient(log_p), axis=1)
+    enough = jnp.sum(p**2, axis=1) <= jnp.sum(jnp.exp(2 * log_w)) / _NODES_LEFT
+    return jnp.where(jnp.any(enough), powers[jnp.argmax(enough)], powers[-1])
 
 
 def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:

@@ -34,6 +34,9 @@ class Statistic(NamedTuple):
             random numbers serves better than a key for each; None to have `sample` vmapped.
         box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
             none. Of a statistic that adapts it is one for all particles, and theta outside of it is taken in.
+        first_update: `update` of the first `num_first` observations, one of which may say more than all that is known
+            before it; None where it is `update`, too.
+        num_first: how many these are.
         without_path: `without_path()`, the same statistic for particles that are means of others, as
             `transport_resampling` makes them, and have no path of their own; None where it is this one.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
@@ -54,6 +57,8 @@ class Statistic(NamedTuple):
     sample_all: Callable[..., Any] | None = None
     box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
     remainder: Callable[..., Float[Array, ""]] | None = None
+    first_update: Callable[..., Any] | None = None
+    num_first: int = 0
     without_path: "Callable[[], Statistic] | None" = None
     moves: bool = True
     name: str = "of your own"
