@@ -115,7 +115,7 @@ def node_counts(
         raise ValueError(
             f"{who}: the grid has as many dimensions as there are parameters, and the prior has {p} "
             f"({', '.join(coordinates.names)}); three is the most. Use epf.smc2_filter, or "
-            "epf.extended_parameter_filter(model, N, statistic=epf.taylor(model, order=2))."
+            "epf.extended_parameter_filter(model, N)."
         )
     given = default[p] if num_nodes is None else num_nodes
     counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p

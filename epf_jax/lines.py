@@ -195,9 +195,9 @@ def _csv(text: str) -> list[str]:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether no cell is a number and some are words; the first column of a table with an index may have no name."""
-    words = [cell for cell in cells if cell.strip().lower() not in _MISSING]
-    return not any(map(is_number, cells)) and any(letter.isalpha() for word in words for letter in word)
+    """Whether no cell is a number and some begin with a letter; the column of an index may have no name."""
+    words = [cell.strip() for cell in cells if cell.strip().lower() not in _MISSING]
+    return not any(map(is_number, cells)) and any(word[0].isalpha() for word in words)
 
 
 def is_number(cell: str) -> bool:

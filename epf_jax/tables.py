@@ -67,9 +67,10 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     names = [name.strip() for name in rows[0]]
     for sign in (";", "\t", "|"):
         if len(names) == 1 and all(sign in ",".join(row) for row in rows[:2]):
+            decimal = ", decimal=','" if any("," in cell for cell in map(",".join, rows[1:2])) else ""
             raise ValueError(
                 f"{path}: its columns seem to be separated by {sign!r}, in line 1: {brief(rows[0][0])}. Separate them "
-                f"by commas, or read it with pandas.read_csv({str(path)!r}, sep={sign!r}) and pass that table."
+                f"by commas, or read it with pandas.read_csv({str(path)!r}, sep={sign!r}{decimal}) and pass that table."
             )
     if _are_numbers(names):
         raise ValueError(

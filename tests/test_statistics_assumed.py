@@ -108,6 +108,33 @@ def test_a_step_that_is_impossible_everywhere_leaves_the_statistic_as_it_was():
         np.testing.assert_allclose(leaf, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("noise", [1.0, 0.1])
+@pytest.mark.parametrize("dim", [1, 4])
+def test_first_observations_that_say_far_more_than_the_prior_are_taken_in_by_powers(dim, noise):
+    """Each number seen once, behind noise of a tenth or a hundredth of its prior's width; the posterior is Gaussian."""
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(jnp.zeros(dim), 10.0).to_event(1)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(theta["a"][u % dim], noise),
+    )
+    statistic, y = epf.assumed_density(model), np.linspace(-13.0, 17.0, dim)
+    assert statistic.num_first == 4 * dim
+
+    def learned(update):
+        step = jax.jit(lambda S, y, u: update(jax.random.key(0), S, None, 0.0, 0.0, y, u))
+        S = statistic.init(0.0)
+        for u, value in enumerate(y):
+            S = step(S, value, u)
+        return S
+
+    sd = 1 / np.sqrt(1 / 10.0**2 + 1 / noise**2)
+    mean, S = y * (sd / noise) ** 2, learned(statistic.first_update)
+    assert np.all(np.abs(S.m[0] - mean) < 0.3 * sd)
+    assert np.all(np.abs(np.linalg.norm(S.L[0], axis=1) / sd - 1) < 0.6)
+    assert np.any(np.abs(learned(statistic.update).m[0] - mean) > 3 * sd)  # at once, what the nearest nodes say
+
+
 @pytest.mark.slow
 def test_the_assumed_parameter_filter_follows_the_exact_posterior_of_the_sinusoid():
     # Six filters of 1000 particles; their mean z-score has standard error rms / sqrt(6), and a Gaussian theta is no

@@ -51,9 +51,10 @@ _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA
 
 
 class _Piece(NamedTuple):
-    """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz = z - centre.
+    """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz, what z is less the centre.
 
-    The shares are relative to dz = 0, where they vanish. `bounded` says that a share cannot grow without limit.
+    Where means are linear in theta itself, all of z is to be read as theta's numbers in a row. The shares are relative
+    to dz = 0, where they vanish. `bounded` says that a share cannot grow without limit.
     """
 
     zero: Any
@@ -67,9 +68,13 @@ def taylor(
 ) -> Statistic:
     """The Taylor statistic of the transition function (and of the observation's mean, where theta enters it).
 
-    Gaussian terms, with any noise covariance that does not depend on both theta and the state, give the log-polynomial
-    of degree 2 `order`, which is bounded above and hence always a proper density. Terms of other families have their
-    log-density expanded to degree `order`, and theta confined to a box, as `taylor_log_density` does.
+    Gaussian terms, with any noise covariance that is known or depends on theta alone, give the log-polynomial of degree
+    2 `order`, which is bounded above and hence always a proper density. Where their means are linear in theta, nothing
+    is left out, at any order: the expansion is then in theta itself, whatever its prior's bounds. In float32 sums keep
+    their digits where the data lie within some hundred noise scales of the centre's predictions.
+
+    Terms of other families have their log-density expanded to degree `order`, and theta confined to a box, as
+    `taylor_log_density` does.
 
     Args:
         model: the model.
@@ -111,7 +116,7 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     require_noise(model, "taylor")
     coordinates = model.parameters
     z_c = coordinates.centre if centre is None else _vector(model, centre)
-    straight = gaussian and _is_straight_in_theta_alone(model)
+    straight = gaussian and _is_straight_in(model)[1]
     terms, c, place = (_in_theta_itself if straight else _in_z)(model, z_c)
 
     def piece(term: Term) -> _Piece:
@@ -158,14 +163,18 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
 
 
 def taylor_is_exact(model: StateSpaceModel) -> bool:
-    """Whether `taylor` of order 1 leaves nothing out: Gaussian terms, means linear in theta, noise of theta alone."""
-    return model.shapes.problem is None and (_is_straight(*_in_z(model)[:2]) or _is_straight_in_theta_alone(model))
+    """Whether `taylor` of order 1 leaves nothing out.
+
+    So it is with Gaussian terms whose means are linear in theta and whose noise is known, or depends on theta alone.
+    """
+    return model.shapes.problem is None and any(_is_straight_in(model))
 
 
 @lru_cache(maxsize=256)
-def _is_straight_in_theta_alone(model: StateSpaceModel) -> bool:
-    """Whether the means are linear in theta itself, and not in its unconstrained coordinates."""
-    return not _is_straight(*_in_z(model)[:2]) and _is_straight(*_in_theta_itself(model)[:2])
+def _is_straight_in(model: StateSpaceModel) -> tuple[bool, bool]:
+    """Whether the means are linear in z; and whether they are not, but in theta itself."""
+    in_z = _is_straight(*_in_z(model)[:2])
+    return in_z, not in_z and _is_straight(*_in_theta_itself(model)[:2])
 
 
 def _is_straight(terms: Terms, c: Float[Array, " V"]) -> bool:
