@@ -343,7 +343,7 @@ def test_an_order_that_is_no_positive_whole_number_is_refused():
         lambda: epf.chebyshev(model(), box=({"phi": -1.0},)),
     ),
     (
-        r"^chebyshev: .*the prior has 4 \(theta\[0\], .*three is the most\. Use epf\.smc2_filter, or.*epf\.taylor",
+        r"^chebyshev: .*the prior has 4 \(theta\[0\], .*three is the most\. Use epf\.smc2_filter, or epf\.extended_parameter_filter",
         lambda: epf.chebyshev(
             ar1(
                 prior=dist.Normal(jnp.zeros(4), 1.0).to_event(1),

@@ -134,7 +134,7 @@ def test_the_plot_has_a_labelled_panel_for_the_log_evidence_and_every_hyper_para
     figure = walk_fit().plot(truth={"noise": 1.0})
     assert [ax.get_ylabel() for ax in figure.axes] == ["log-evidence", "noise"]
     assert figure.axes[-1].get_xlabel() == "steps of the optimizer"
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    labels = [text.get_text() for text in figure.axes[-1].get_legend().get_texts()]
     assert labels == ["estimate: mean of the last steps", "value that made the data"]
     mpl.pyplot.close(figure)
     with pytest.raises(ValueError, match=r"^truth: expected the structure of hyper"):
