@@ -20,8 +20,8 @@ every step anew.
 
 The first observations may say more than the prior does, many times over: between nodes as far apart as the prior is
 wide their density is a spike, and the Gaussian that is matched to what the nodes say of it lies beside it, and narrow.
-They are taken in by powers, :math:`\ell = \ell^{\beta_1} \ell^{\beta_2} \cdots`, each as large as leaves
-every direction most of its spread, with nodes placed anew after each.
+They are taken in by powers, :math:`\ell = \ell^{\beta_1} \ell^{\beta_2} \cdots`, each so small that its logarithms
+at the nodes differ by little, with nodes placed anew after each.
 """
 
 from functools import partial
@@ -45,9 +45,8 @@ from epf_jax.terms import path_terms, require_noise
 DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
 _LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one
 _NUM_FIRST = 4  # times as many observations as there are parameters are taken in by powers
-_NUM_POWERS = 30  # at most, of one term: what is left is taken in at once
-_QUARTERINGS = 20  # of a power, until it is small
-_LEFT_BY_A_POWER = 0.75  # of a standard deviation, at least
+_NUM_POWERS = 20  # at most, of one term: what is left is taken in at once
+_SD_OF_A_POWER = 0.8  # of its logarithms at the nodes
 
 
 class MixtureStatistic(NamedTuple):
@@ -88,7 +87,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         def one(carry, _):
             m, L, left, total = carry
             log_l = at_nodes(m, L)
-            power = _power(nodes, log_w, jax.lax.stop_gradient(log_l), left)
+            power = _power(log_w, jax.lax.stop_gradient(log_l), left)
             m, L, gained = match(jnp.where(power > 0, power * log_l, 0.0), m, L)
             return (m, L, left - power, total + gained), None
 
@@ -150,17 +149,14 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     return statistic._replace(first_update=partial(update, first=True), num_first=_NUM_FIRST * coordinates.dim)
 
 
-def _power(nodes: Float[Array, "M P"], log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]):
-    """The largest power of a factor, at most what is left of it, that leaves every direction most of its spread."""
-    powers = left * 4.0 ** -jnp.arange(_QUARTERINGS, dtype=log_w.dtype)
-
-    def is_small(power):
-        p = jax.nn.softmax(log_w + jnp.where(power > 0, power * log_l, 0.0))
-        away = nodes - p @ nodes
-        return jnp.min(jnp.diag(cholesky((p[:, None] * away).T @ away))) >= _LEFT_BY_A_POWER
-
-    small = jax.vmap(is_small)(jax.lax.stop_gradient(powers))
-    return jnp.where(jnp.any(small), powers[jnp.argmax(small)], powers[-1])
+def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:
+    """The power of a factor, at most what is left of it, whose logarithms at the nodes differ by little."""
+    seen = jnp.isfinite(log_l)
+    w = jnp.where(seen, jnp.exp(log_w), 0.0)
+    w = w / jnp.maximum(jnp.sum(w), jnp.finfo(w.dtype).tiny)
+    away = jnp.where(seen, log_l - jnp.max(jnp.where(seen, log_l, -jnp.inf)), 0.0)
+    sd = jnp.sqrt(w @ (away - w @ away) ** 2)
+    return jnp.minimum(left, _SD_OF_A_POWER / jnp.maximum(sd, _SD_OF_A_POWER))
 
 
 def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:
