@@ -63,8 +63,8 @@ def many() -> str:
         f"sums for the first three models, assumed densities for counts) with {size['particles']} particles, and what "
         f"else goes with any model ({size['series']} data sets of {size['steps']} observations, exact posteriors by "
         f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
-        "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)). What is left is the "
-        "paths' doing, which coalesce: more particles help. z rms / z max / sdr:",
+        "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)), so that z itself is "
+        f"known to {size['least draws'] ** -0.5:.2f} at the worst. z rms / z max / sdr:",
         "",
         "| model | " + " | ".join(filters) + " |",
         "|---|" + "---|" * len(filters),
