@@ -8,6 +8,7 @@ of a value (x_t or y_t) under a distribution that theta moves. That is why every
 parameters as readily as transition parameters.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
+from epf_jax.checks import frames_to_user
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.dependence import abstractly, depends_on, is_affine
 from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
@@ -126,6 +128,18 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
         raise ValueError(
             f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
             f"with StateSpaceModel(..., example_input=inputs[0]). What happened: {model.shapes.problem}"
+        )
+
+
+def warn_if_not_inspectable(model: StateSpaceModel) -> None:
+    """Tell that a model cannot be evaluated before its inputs are known, where a filter does with less for it."""
+    if model.shapes.problem is not None:
+        warnings.warn(
+            "The model reads inputs that it gives no example of, and cannot be looked at before they come: no exact "
+            "statistic is chosen, no better proposal, and particles do not remember their first steps, without which "
+            "vague priors are badly read. Build it with StateSpaceModel(..., example_input=inputs[0]).",
+            UserWarning,
+            stacklevel=frames_to_user(),
         )
 
 

@@ -1,5 +1,7 @@
 """Models: simulation, inputs and the time index, missing observations, one draw for each particle."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,10 +88,10 @@ def test_a_time_varying_model_is_the_same_by_time_index_and_by_inputs():
     np.testing.assert_array_equal(rest.log_evidence, by_index.log_evidence[2:])
 
 
-def reads_inputs(**options):
+def reads_inputs(names="a", **options):
     """x_t = a x_{t-1} + u_1 + noise, with vector inputs: it cannot be evaluated on a time index."""
     return epf.StateSpaceModel(
-        prior={"a": dist.Normal(0.0, 0.5)},
+        prior={name: dist.Normal(0.0, 0.5) for name in names},
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(theta["a"] * x + u[0], 1.0),
         observation=lambda theta, x, u: dist.Normal(x + u[1], 0.5),
@@ -106,6 +108,16 @@ def test_an_example_input_lets_a_model_of_inputs_be_inspected():
     epf.conjugate(seen)  # needs to see that theta enters linearly
     with pytest.raises(ValueError, match="example_input"):
         epf.conjugate(blind)
+
+
+@pytest.mark.parametrize("names", ["a", "abcd"])
+def test_a_filter_tells_where_it_does_with_less_for_want_of_an_example(names):
+    with pytest.warns(UserWarning, match=r"example_input=inputs\[0\]") as told:
+        epf.extended_parameter_filter(reads_inputs(names), 10)
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        epf.extended_parameter_filter(reads_inputs(names, example_input=jnp.zeros(2)), 10)
 
 
 @pytest.mark.slow

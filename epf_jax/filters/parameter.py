@@ -56,6 +56,7 @@ from epf_jax.statistics import (
     why_not_conjugate,
     with_sampler,
 )
+from epf_jax.terms import warn_if_not_inspectable
 from epf_jax.weights import reweight, where_rows
 
 # Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
@@ -101,7 +102,7 @@ def extended_parameter_filter(
       in x; `bootstrap` elsewhere.
 
     A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets
-    `chebyshev` or `assumed_density`, and `bootstrap`.
+    `chebyshev` or `assumed_density`, and `bootstrap`, with a warning.
     """
     check_filter_arguments(model, num_particles, resample)
     statistic = default_statistic(model) if statistic is None else statistic
@@ -317,6 +318,7 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=sampler)
+    warn_if_not_inspectable(model)
     few = inspectable and sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.shapes.theta)) <= _MOST_SUMMED
     return taylor(model, order=1, sampler=sampler) if few and taylor_is_exact(model) else assumed_density(model)
 

@@ -28,7 +28,7 @@ from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
-from epf_jax.terms import Terms, path_terms, require_noise
+from epf_jax.terms import Terms, path_terms, require_noise, warn_if_not_inspectable
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
@@ -98,7 +98,10 @@ def chebyshev(
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
-    if shrink is None or model.shapes.problem is not None:
+    if shrink is None:
+        return build(None)
+    if model.shapes.problem is not None:
+        warn_if_not_inspectable(model)
         return build(None)
     most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
     openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
