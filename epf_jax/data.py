@@ -65,7 +65,9 @@ class Panel(NamedTuple):
         """What there is, without the numbers."""
         lengths = f"{min(self.lengths)} to {max(self.lengths)}"
         inputs = f", inputs {', '.join(self.inputs)}" if self.inputs else ""
-        return f"<Panel of {len(self.names)} series, {lengths} observations of {', '.join(self.columns)}{inputs}>"
+        columns = ", ".join(self.columns)
+        columns = "" if columns == "0" else f" of {columns}"  # what came without a name
+        return f"<Panel of {len(self.names)} series, {lengths} observations{columns}{inputs}>"
 
     def last(self, values: Any) -> Any:
         """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series."""

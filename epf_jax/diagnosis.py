@@ -131,9 +131,10 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
             "theta",
             f"observations said so much more than was known before them that {num} times the statistic's box was cut "
             "by what was read between nodes too far apart for it: the posterior may be off, on every key alike.",
-            "compare with epf.node_filter(model), and if it says otherwise take it, or a box where you know theta to "
-            "be, epf.chebyshev(model, box=(lowest, highest)). A model that reads inputs should know one, "
-            "StateSpaceModel(..., example_input=inputs[0]): particles then remember their first steps.",
+            "compare with epf.smc2_filter(model, ...), which has no boxes, or epf.node_filter(model), and if they say "
+            "otherwise take them, or a box where you know theta to be, epf.chebyshev(model, box=(lowest, highest)). A "
+            "model that reads inputs should know one, StateSpaceModel(..., example_input=inputs[0]): particles then "
+            "remember their first steps.",
         )
 
 

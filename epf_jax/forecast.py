@@ -79,7 +79,7 @@ def forecast(
         )
     _check_theta(model, state)
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
-    rows = input_rows(inputs, num_steps, state.t + 1)
+    rows = input_rows(inputs, num_steps, state.t + 1, model=model)
     check_rows(model, rows)
     levels = check_levels(levels)
     x, y = _forecast(model, levels, key, state, rows)

@@ -213,11 +213,16 @@ def _by_covariances(noise: Array, HL: Array, L: Array) -> tuple[Array, Array, Ar
 
 def _givens(first: Array, second: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Two columns rotated so that of the numbers a and b in one row the second becomes zero."""
+    c, s = rotation(a, b)
+    return c * first + s * second, c * second - s * first
+
+
+def rotation(a: Array, b: Array) -> tuple[Array, Array]:
+    """Cosine and sine of Givens' rotation that makes (r, 0) of (a, b), r not negative."""
     square = a**2 + b**2
     nothing = square == 0
     r = jnp.sqrt(jnp.where(nothing, 1.0, square))
-    c, s = jnp.where(nothing, 1.0, a / r), b / r
-    return c * first + s * second, c * second - s * first
+    return jnp.where(nothing, 1.0, a / r), b / r
 
 
 # -------------------------------------------------------------------------------------------- looking at functions

@@ -114,7 +114,7 @@ def simulate(
     check_is_model(model)
     check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
     theta = as_theta(model, theta)
-    inputs = input_rows(inputs, num_steps)
+    inputs = input_rows(inputs, num_steps, model=model)
     shapes = check_rows(model, inputs)
     return _simulate(model, shapes.x.shape, shapes.x.dtype, key, theta, inputs)
 
@@ -153,12 +153,24 @@ def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
     return theta
 
 
-def input_rows(inputs: Any, num_steps: int, first: int | Array = 1) -> Any:
+def check_inputs_given(model: StateSpaceModel) -> None:
+    """Refuse to let the time index stand for inputs of which the model has an example that is no such index."""
+    kinds = [(jnp.shape(leaf), jnp.result_type(leaf).kind) for leaf in jax.tree.leaves(model.example_input)]
+    if model.example_input is not None and kinds not in ([((), "i")], [((), "u")]):
+        raise ValueError(
+            "inputs: none were given, and by its example_input the model reads inputs of its own. Give one row for "
+            "each step, inputs=... (of one step, u); forecasts and simulations need those of the steps to come."
+        )
+
+
+def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: StateSpaceModel | None = None) -> Any:
     """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None.
 
-    A table of pandas or polars is a dict of its columns.
+    A table of pandas or polars is a dict of its columns. With a model, no index stands for inputs that it reads.
     """
     if inputs is None:
+        if model is not None:
+            check_inputs_given(model)
         index = (_time_index if num_steps <= _SHORT else _time_index.__wrapped__)(num_steps, _x64())
         return index if isinstance(first, int) and first == 1 else index + (first - 1)
     inputs = columns_of(inputs) if is_table(inputs) else inputs

@@ -92,7 +92,11 @@ def replicate(
         )
     num_steps = y.shape[1] if per_series else y.shape[0]
     check_room(example, num_steps)
-    rows = rows_per_series(inputs, num, num_steps) if inputs_per_series else input_rows(inputs, num_steps)
+    rows = (
+        rows_per_series(inputs, num, num_steps)
+        if inputs_per_series
+        else input_rows(inputs, num_steps, model=example.model)
+    )
     check_rows(example.model, rows, 2 if inputs_per_series else 1)
     levels = check_levels(levels)
     check_remat(remat_every)

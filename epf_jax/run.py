@@ -84,7 +84,7 @@ def run(
         warn_if_missing(y)
     check_room(filter_, num_steps, 0 if state is None else state.t)
     first = 1 if state is None else state.t + 1
-    inputs = input_rows(inputs, num_steps, first)
+    inputs = input_rows(inputs, num_steps, first, model=filter_.model)
     check_rows(filter_.model, inputs)
     levels = check_levels(levels)
     check_remat(remat_every)

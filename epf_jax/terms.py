@@ -209,6 +209,13 @@ def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> 
     return gaussian.known_noise and is_affine(gaussian.mean, z, x_prev, x, u)
 
 
+def noise_is_of_theta_alone(gaussian: GaussianTerm, z: Any, example: tuple) -> bool:
+    """Whether the noise depends on nothing but theta; of a joint observation, any part of which may be missing, no."""
+    x_prev, x, _, u = example
+    free = not depends_on(lambda given, z: gaussian.scale_tril(z, *given), (x_prev, x, u), z)
+    return free and (gaussian.diagonal or gaussian.term.name != "observation")
+
+
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:
     """The flattened value and `rows` (d rows each), with components that say nothing zeroed; the scale to divide by.
 

@@ -130,6 +130,25 @@ def reading_steps():
     )
 
 
+@pytest.mark.parametrize("example", [jnp.array(0.5), {"u": jnp.zeros(())}, jnp.zeros(2), jnp.array(True)])
+def test_no_time_index_stands_for_inputs_that_a_model_reads(example):
+    model = ar1(example_input=example)
+    filter_ = epf.bootstrap_filter(model, 10)
+    state = filter_.init(KEY)
+    for forgotten in (
+        lambda: epf.run(KEY, filter_, Y),
+        lambda: epf.replicate(jax.random.split(KEY, 2), filter_, Y),
+        lambda: filter_.step(KEY, state, Y[0]),
+        lambda: epf.forecast(KEY, filter_, state, 3),
+        lambda: epf.simulate(KEY, model, {"phi": 0.5}, 3),
+        lambda: epf.pmmh(KEY, model, Y),
+    ):
+        with pytest.raises(ValueError, match=r"^inputs: none were given, .*example_input"):
+            forgotten()
+    epf.simulate(KEY, model, {"phi": 0.5}, 3, inputs=jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), example))
+    epf.simulate(KEY, ar1(example_input=1), {"phi": 0.5}, 3)  # as a time index is
+
+
 @pytest.mark.filterwarnings("ignore:Every particle had zero weight")
 def test_inputs_that_are_no_numbers_are_refused_and_particles_that_are_none_are_told_of():
     steps = epf.bootstrap_filter(reading_steps(), 10)

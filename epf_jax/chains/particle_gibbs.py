@@ -96,7 +96,7 @@ def particle_gibbs(
         check_statistic_moves(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     warn_if_missing(y)
-    rows = input_rows(inputs, y.shape[0])
+    rows = input_rows(inputs, y.shape[0], model=model)
     check_rows(model, rows)
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)

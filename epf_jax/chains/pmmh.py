@@ -102,7 +102,7 @@ def pmmh(
         )
     y = check_series(y, example, ndim_batch=0)
     warn_if_missing(y)
-    rows = input_rows(inputs, y.shape[0])
+    rows = input_rows(inputs, y.shape[0], model=model)
     check_rows(model, rows)
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)

@@ -127,5 +127,6 @@ def _in_words(filter_: Filter, series: Series, data: pathlib.Path, model: str, s
     missing = int(np.isnan(series.y).sum())
     return (
         f"{model}, learned from {len(series.y)} observations of {', '.join(series.columns)} in {data} "
-        f"({missing} missing values) by a {repr(filter_).strip('<>')}; seed {seed}, {seconds:.1f} s with compilation."
+        f"({missing} missing value{'' if missing == 1 else 's'}) by a {repr(filter_).strip('<>')}; seed {seed}, "
+        f"{seconds:.1f} s with compilation."
     )

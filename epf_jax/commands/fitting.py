@@ -83,7 +83,7 @@ def _filter_series(
     flat = series.y.reshape(len(series.y), -1)
     y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
     check_room(filter_, len(y))
-    inputs = input_rows(series.inputs, len(y))
+    inputs = input_rows(series.inputs, len(y), model=filter_.model)
     check_rows(filter_.model, inputs)
     key_init, key_steps = jax.random.split(jax.random.key(seed))
     begun = None if checkpoint is None or not checkpoint.exists() else _begun(checkpoint, filter_, y, inputs, seed)

@@ -25,7 +25,7 @@ def kalman_log_evidence(
 ) -> Float[Array, " T"]:
     """Log p(y_1:t | theta) for every t, by the Kalman filter."""
     y = as_observations(model, theta, y).astype(float)
-    rows = input_rows(inputs, y.shape[0])
+    rows = input_rows(inputs, y.shape[0], model=model)
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))
     x_shape = model.shapes.x.shape
 

@@ -33,7 +33,7 @@ def path_log_likelihood(
             raise ValueError(
                 f"y: expected {len(x) - 1} observations for the path x_0..x_{len(x) - 1}, got {len(y)}. x_0 has none."
             )
-    rows = input_rows(inputs, x.shape[0] - 1)
+    rows = input_rows(inputs, x.shape[0] - 1, model=model)
 
     def term(x_prev, x, u):
         return log_prob(model.transition(theta, x_prev, u), x)

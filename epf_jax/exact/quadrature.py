@@ -69,7 +69,7 @@ def quadrature_log_evidence(
         )
     y = as_observations(model, theta, y)
     nodes = _check_nodes(model, nodes, y.shape[0])
-    rows = input_rows(inputs, y.shape[0])
+    rows = input_rows(inputs, y.shape[0], model=model)
 
     def step(carry, row):
         states_prev, log_mass, total = carry

@@ -13,7 +13,7 @@ from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
 from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
-from epf_jax.model import StateSpaceModel, check_is_model, check_model
+from epf_jax.model import StateSpaceModel, check_inputs_given, check_is_model, check_model
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.precision import full_precision
 from epf_jax.quasi import order_of
@@ -179,7 +179,9 @@ def build_filter(
         """The state after one more observation, and a `StepInfo`; u is the row of the inputs, or the time index."""
         key = stream(check_key(key))
         check_is_filters_state(state)
-        u = state.t + 1 if u is None else u
+        if u is None:
+            check_inputs_given(model)
+            u = state.t + 1
         y = as_observation(y, check_model(model, u).y)
         with full_precision():
             return step_on_device(turn, num_particles, by_particle, state, (key, y, u))

@@ -19,7 +19,6 @@ p(theta | x_0:t) for every surviving path; the cycle is the same. An observation
 is counted in `StepInfo` and then treated as missing.
 """
 
-import math
 from functools import partial
 from typing import Any
 
@@ -51,9 +50,9 @@ from epf_jax.statistics import (
     conjugate,
     conjugate_blocks,
     has_conjugate_noise,
-    taylor,
-    taylor_is_exact,
+    linear_means,
     why_not_conjugate,
+    why_not_linear_means,
     with_sampler,
 )
 from epf_jax.terms import warn_if_not_inspectable
@@ -62,7 +61,6 @@ from epf_jax.weights import reweight, where_rows
 # Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
 _LOST = 0.01  # a spread of theta below it is that of copies
 _STEP_IN_BOX = 0.1  # what stands for it then
-_MOST_SUMMED = 20  # numbers in theta whose products two by two, 231 then, are summed for each component of x and y
 
 
 def extended_parameter_filter(
@@ -92,12 +90,11 @@ def extended_parameter_filter(
       `conjugate_blocks`, exact, where a variance, a covariance or the regimes' probabilities have a conjugate prior
       and everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
       there to check this on);
-      `chebyshev` for one to three parameters; for more (up to 20 numbers) `taylor` of order 1, exact, where all that
-      theta enters is Gaussian with a mean linear in theta and noise that is known or of theta alone; `assumed_density`
-      elsewhere.
+      `linear_means`, exact, where all that theta enters is Gaussian with a mean linear in theta and noise that is known
+      or of theta alone, whatever the prior; `chebyshev` for one to three parameters; `assumed_density` for more.
     - sampler: that of the statistic. With neither given, the exact draws of `conjugate`, `conjugate_blocks` and
-      `assumed_density`; one population-scaled random-walk step for one parameter, four for more, whose chains mix more
-      slowly.
+      `assumed_density`, the Gaussian proposals of `linear_means`; one population-scaled random-walk step for one
+      parameter, four for more, whose chains mix more slowly.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
@@ -315,12 +312,12 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
             return conjugate_blocks(model)
         except NotConjugateError:
             pass  # what the error would ask for comes next
-    sampler = random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
+    if inspectable and not why_not_linear_means(model):
+        return linear_means(model)
     if model.parameters.dim <= 3:
-        return chebyshev(model, sampler=sampler)
+        return chebyshev(model, sampler=random_walk(num_steps=1 if model.parameters.dim == 1 else 4))
     warn_if_not_inspectable(model)
-    few = inspectable and sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.shapes.theta)) <= _MOST_SUMMED
-    return taylor(model, order=1, sampler=sampler) if few and taylor_is_exact(model) else assumed_density(model)
+    return assumed_density(model)
 
 
 def check_statistic(statistic: Any, model: StateSpaceModel) -> None:

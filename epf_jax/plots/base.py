@@ -75,7 +75,8 @@ def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> l
         return [None] * num
     expected: Any = jax.tree.structure(like)
     if jax.tree.structure(truth) != expected:
-        raise ValueError(f"truth: expected {what}, {expected}, got {truth!r}.")
+        shapes = jax.tree.map(lambda leaf: np.shape(leaf)[1:], like)
+        raise ValueError(f"truth: expected {what}, with shapes {shapes}, got {truth!r}. Give every value by its name.")
     return [float(v) for leaf in jax.tree.leaves(truth) for v in np.ravel(leaf)]
 
 

@@ -84,7 +84,7 @@ def draw_pit(ax: Any, u: np.ndarray) -> None:
     ax.axhspan(low, high, color="#dddddd", linewidth=0, zorder=0)  # under the bars, and its edges over them
     for height, style in ((low, ":"), (expected, "-"), (high, ":")):
         ax.axhline(height, color="#555555", linewidth=1.0, linestyle=style)
-    ax.set_title("even if the model is right (dotted: 90%)", loc="left", fontsize=8)
+    ax.set_title("flat if the model is right (dotted: 90%)", loc="left", fontsize=8)
     ax.set_ylabel("observations")
 
 

@@ -7,9 +7,10 @@ from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
 from epf_jax.statistics.conjugate_blocks import conjugate_blocks
 from epf_jax.statistics.families import NotConjugateError, has_conjugate_noise
 from epf_jax.statistics.frozen import frozen
+from epf_jax.statistics.linear_means import linear_means, why_not_linear_means
 from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
-from epf_jax.statistics.taylor import taylor, taylor_is_exact, taylor_log_density
+from epf_jax.statistics.taylor import taylor, taylor_log_density
 
 __all__ = [
     "NotConjugateError",
@@ -21,12 +22,13 @@ __all__ = [
     "from_log_target",
     "frozen",
     "has_conjugate_noise",
+    "linear_means",
     "scale_mixture",
     "separable",
     "statistic_of_path",
     "taylor",
-    "taylor_is_exact",
     "taylor_log_density",
     "why_not_conjugate",
+    "why_not_linear_means",
     "with_sampler",
 ]

@@ -74,6 +74,8 @@ def chebyshev(
 ) -> Statistic:
     """The nodal statistic on a tensor grid of Chebyshev points, for one to three parameters.
 
+    What is read between nodes must be continuous in theta: not a change point, nor a bound of the observations.
+
     Args:
         model: the model.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 20 for one parameter, 24 x 24 for

@@ -27,7 +27,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.dependence import depends_on, is_affine
+from epf_jax.dependence import is_affine
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import noisy_part, solve_lower
 from epf_jax.model import StateSpaceModel, as_theta
@@ -41,6 +41,7 @@ from epf_jax.terms import (
     Terms,
     gaussian_term,
     is_silent,
+    noise_is_of_theta_alone,
     path_terms,
     require_inspectable,
     require_noise,
@@ -116,14 +117,14 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     require_noise(model, "taylor")
     coordinates = model.parameters
     z_c = coordinates.centre if centre is None else _vector(model, centre)
-    straight = gaussian and _is_straight_in(model)[1]
+    straight = gaussian and _is_straight_in_theta_alone(model)
     terms, c, place = (_in_theta_itself if straight else _in_z)(model, z_c)
 
     def piece(term: Term) -> _Piece:
         found = gaussian_term(term, c, terms.example) if gaussian else None
         if found is not None and found.known_noise:
             return _squared_residuals(found, c, order, terms.example)
-        if found is not None and _noise_depends_on_theta_alone(found, c, terms.example):
+        if found is not None and noise_is_of_theta_alone(found, c, terms.example):
             return _scaled_residuals(found, c, order, terms.example)
         return _log_density(term, c, order, terms.example)
 
@@ -162,19 +163,10 @@ def _taylor(model, order, centre, sampler, *, radius, gaussian):
     return statistic._replace(remainder=remainder, box=(lambda S: (z_c - reach, z_c + reach)) if confined else None)
 
 
-def taylor_is_exact(model: StateSpaceModel) -> bool:
-    """Whether `taylor` of order 1 leaves nothing out.
-
-    So it is with Gaussian terms whose means are linear in theta and whose noise is known, or depends on theta alone.
-    """
-    return model.shapes.problem is None and any(_is_straight_in(model))
-
-
 @lru_cache(maxsize=256)
-def _is_straight_in(model: StateSpaceModel) -> tuple[bool, bool]:
-    """Whether the means are linear in z; and whether they are not, but in theta itself."""
-    in_z = _is_straight(*_in_z(model)[:2])
-    return in_z, not in_z and _is_straight(*_in_theta_itself(model)[:2])
+def _is_straight_in_theta_alone(model: StateSpaceModel) -> bool:
+    """Whether the means are linear in theta itself, and not in z."""
+    return not _is_straight(*_in_z(model)[:2]) and _is_straight(*_in_theta_itself(model)[:2])
 
 
 def _is_straight(terms: Terms, c: Float[Array, " V"]) -> bool:
@@ -183,7 +175,7 @@ def _is_straight(terms: Terms, c: Float[Array, " V"]) -> bool:
         found = gaussian_term(term, c, terms.example)
         if found is None or not is_affine(found.mean, c, x_prev, x, u):
             return False
-        if not (found.known_noise or _noise_depends_on_theta_alone(found, c, terms.example)):
+        if not (found.known_noise or noise_is_of_theta_alone(found, c, terms.example)):
             return False
     return True
 
@@ -300,12 +292,6 @@ def _of_polynomial(polynomial: Callable[..., list[Any]], degree: int, example, b
         return (kept.pack(polynomial(x_prev, x, y, u)),)
 
     return _Piece((kept.zero,), phi, lambda s, dz: kept.evaluate(s[0], dz, degree), bounded)
-
-
-def _noise_depends_on_theta_alone(gaussian: GaussianTerm, c, example) -> bool:
-    x_prev, x, _, u = example
-    free = not depends_on(lambda given, z: gaussian.scale_tril(z, *given), (x_prev, x, u), c)
-    return free and (gaussian.diagonal or gaussian.term.name != "observation")
 
 
 def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:

@@ -1,0 +1,105 @@
+"""Upper triangular factors of least squares: what is left of the rows of a regression when they are rotated together.
+
+R^T R is the sum of the rows' products, and in float32 R holds twice as many of its digits as that sum would: data far
+from zero leave nothing of a sum's. A factor of few columns is a tuple of rows, each of them numbers from the diagonal
+on, which XLA computes for all particles at once; a larger one is an array, whose rotations are a loop.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import rotation, solve_upper
+from epf_jax.polynomials import is_zero
+
+_MOST_NUMBERS = 6  # columns of a factor whose numbers stand alone
+
+Factor = Any
+"""A tuple of rows of numbers, or an array."""
+
+
+def empty(num_rows: int, num_columns: int) -> Factor:
+    """The factor of no rows."""
+    if num_columns > _MOST_NUMBERS:
+        return jnp.zeros((num_rows, num_columns))
+    return tuple(tuple(jnp.zeros(()) for _ in range(j, num_columns)) for j in range(num_rows))
+
+
+def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
+    """The factor after more rows, each of which is rotated into it until nothing is left."""
+    if isinstance(R, tuple):
+        for row in rows:
+            R = _with_row(R, list(row))
+        return R
+
+    def rotate(j, both):
+        R, row = both
+        c, s = rotation(R[j, j], row[j])
+        return R.at[j].set(c * R[j] + s * row), c * row - s * R[j]
+
+    def add(R, row):
+        return jax.lax.fori_loop(0, R.shape[0], rotate, (R, row))[0], None
+
+    return jax.lax.scan(add, R, jnp.stack([_together(row, R.dtype) for row in rows]))[0]
+
+
+def _with_row(R: tuple, left: list[Any]) -> tuple:
+    rows = []
+    for j, first in enumerate(R):
+        if is_zero(left[j]):  # whatever the data are
+            rows.append(first)
+            continue
+        c, s = rotation(first[0], left[j])
+        pairs = list(zip(first, left[j:], strict=True))
+        rows.append(tuple(c * a + s * b for a, b in pairs))
+        left[j:] = [c * b - s * a for a, b in pairs]
+    return tuple(rows)
+
+
+def _together(numbers: Sequence[Any], dtype: Any) -> Float[Array, " m"]:
+    return jnp.stack([jnp.asarray(number, dtype) for number in numbers])
+
+
+def times(R: Factor, w: Sequence[Any]) -> list[Float[Array, ""]]:
+    """R w, its numbers one by one."""
+    if isinstance(R, tuple):
+        return [sum(a * b for a, b in zip(row, w[j:], strict=True)) for j, row in enumerate(R)]
+    return list(R @ _together(w, R.dtype))
+
+
+def dense(R: Factor) -> Float[Array, "n m"]:
+    """The factor as an array."""
+    if not isinstance(R, tuple):
+        return R
+    return jnp.stack([jnp.stack([jnp.zeros_like(row[0])] * j + list(row)) for j, row in enumerate(R)])
+
+
+def list_of_rows(R: Factor) -> list[list[Any]]:
+    """The factor's rows, as lists of numbers."""
+    if not isinstance(R, tuple):
+        return list(map(list, R))
+    return [[np.zeros(())] * j + list(row) for j, row in enumerate(R)]
+
+
+def solve(R: Factor, b: Sequence[Any]) -> list[Float[Array, ""]]:
+    """The x for which R x = b, R without its columns beyond the square."""
+    if not isinstance(R, tuple):
+        return list(solve_upper(R[:, : R.shape[0]].T, _together(b, R.dtype)))
+    x: list[Any] = []
+    for row, value in zip(reversed(R), reversed(b), strict=True):
+        x.insert(0, (value - sum(a * known for a, known in zip(row[1:], x, strict=False))) / row[0])
+    return x
+
+
+def diagonal(R: Factor) -> list[Float[Array, ""]]:
+    """The numbers on the diagonal, which are not negative."""
+    return [row[0] for row in R] if isinstance(R, tuple) else list(jnp.diag(R))
+
+
+def last_column(R: Factor) -> list[Float[Array, ""]]:
+    """The numbers of the last column."""
+    return [row[-1] for row in R] if isinstance(R, tuple) else list(R[:, -1])
