@@ -185,7 +185,7 @@ def _with_gaussian_proposals(
         v = place(z)
         R = given_the_rest(S, v)
         v = _put(v, coefficients, solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)]))
-        return _put(z, own, coordinates.to_vector(to_theta(v))[own]), v, R
+        return _put(z, own, list(coordinates.to_vector(to_theta(v))[own])), v, R
 
     def move(randoms, S, theta, scale_tril):
         def metropolis(current, random):
