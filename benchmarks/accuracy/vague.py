@@ -1,7 +1,8 @@
 """Vague priors: the default filter where the prior says next to nothing, judged by the exact posterior.
 
 A linear model, x_t = a + b x_{t-1} + N(0, s), y_t = x_t + N(0, 0.3), of which two or all three of a, b and s are to be
-learned from 100 observations, with a ~ N(0, w), b ~ U(-1, 1), log s ~ N(0, 1). Nothing is tuned.
+learned from 100 observations, with a ~ N(0, w), b ~ U(-1, 1), log s ~ N(0, 1). Nothing is tuned. The default statistic
+is exact here (`linear_means`); beside it the one that any model with so few parameters may have, `chebyshev`.
 
     python -m benchmarks.accuracy.vague [--store]
 """
@@ -23,6 +24,9 @@ AXES = {"a": np.linspace(-0.6, 3.4, 41), "b": np.linspace(0.0, 0.99, 39), "s": n
 UNKNOWN, WIDTHS = ("ab", "as", "abs"), (1.0, 10.0, 100.0)
 FILTERS = {
     "EPF (default), 1000 particles": lambda model: epf.extended_parameter_filter(model, 1000),
+    "EPF, chebyshev, 1000 particles": lambda model: epf.extended_parameter_filter(
+        model, 1000, statistic=epf.chebyshev(model, sampler=epf.random_walk(num_steps=4))
+    ),
     "node filter (default)": epf.node_filter,
 }
 
