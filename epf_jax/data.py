@@ -70,7 +70,10 @@ class Panel(NamedTuple):
         return f"<Panel of {len(self.names)} series, {lengths} observations{columns}{inputs}>"
 
     def last(self, values: Any) -> Any:
-        """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series."""
+        """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series.
+
+        Not of the final states, which are those after as many steps as the longest series has.
+        """
 
         def pick(leaf):
             if leaf.shape[:2] != self.y.shape[:2]:

@@ -75,7 +75,8 @@ def forecast(
     if jnp.ndim(state.log_weights) != 1:
         raise ValueError(
             f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
-            "results.one(0).final, or jax.vmap a function of the state."
+            "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
+            "run it alone), or jax.vmap a function of the state."
         )
     _check_theta(model, state)
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
