@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import brief
 from epf_jax.gaussian import base_distribution
@@ -51,6 +51,8 @@ class Parameters(NamedTuple):
         box: the lowest and the highest z that need be looked at before there are data: five scales to either side of
             the centre, and further where the prior has bounds and some of its mass near them.
         is_real: whether z is theta itself, merely flattened.
+        own: for each of theta's numbers in a row the coordinate that moves it, and it alone; -1 where there is none, as
+            in a simplex, and for angles.
     """
 
     dim: int
@@ -64,6 +66,7 @@ class Parameters(NamedTuple):
     scale: Float[Array, " P"]
     box: tuple[Float[Array, " P"], Float[Array, " P"]]
     is_real: bool
+    own: Int[np.ndarray, " V"]
 
 
 class _Leaf(NamedTuple):
@@ -149,6 +152,7 @@ def parameters(prior: Any) -> Parameters:
         scale=scale,
         box=tuple(box),
         is_real=all(_is_identity(leaf.transform) for leaf in leaves),
+        own=np.concatenate([np.zeros(0, int), *map(_own_coordinates, leaves, offsets[:-1])]),
     )
 
 
@@ -230,6 +234,14 @@ def _path_entry(entry) -> str:
         if hasattr(entry, attribute):
             return f".{getattr(entry, attribute)}"
     return f".{entry}"
+
+
+def _own_coordinates(leaf: _Leaf, offset: int) -> Int[np.ndarray, " n"]:
+    base = getattr(leaf.transform, "base_transform", leaf.transform)
+    by_component = _is_identity(leaf.transform) or getattr(getattr(base, "domain", None), "event_dim", None) == 0
+    if not by_component or leaf.shape != leaf.unconstrained_shape:
+        return np.full(math.prod(leaf.shape), -1)
+    return offset + np.arange(leaf.size)
 
 
 def _coordinate_names(leaf: _Leaf) -> list[str]:

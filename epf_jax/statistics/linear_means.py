@@ -5,12 +5,10 @@ log-density of a regression, whose sufficient statistic is that of least squares
 :math:`(H_t, v_t - h_t)` so far, and their number. A new row is rotated into R; no squares are summed, which in float32
 would lose their digits where data lie far from what the prior expects.
 
-Given the noise, the coefficients have a Gaussian likelihood. So theta is drawn in steps that move the noise, and
-whatever else is not such a coefficient, by a random walk, and propose the coefficients anew from their Gaussian given
-that, which coefficients tied to each other closely (an intercept and an autoregression far from zero) ask for.
+Given the noise, the coefficients have a Gaussian likelihood, from which they are proposed (`coefficients`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,13 +20,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from epf_jax.dependence import depends_on, is_affine
-from epf_jax.gaussian import cholesky, noisy_part, solve_lower
+from epf_jax.gaussian import noisy_part, solve_lower
 from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters, evaluated
-from epf_jax.random import normal
-from epf_jax.samplers import SampleInfo, prior_population, random_walk
-from epf_jax.samplers.random_walk import accepted, steps_like
+from epf_jax.parameters import Parameters
+from epf_jax.samplers import Sampler, random_walk
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
+from epf_jax.statistics.coefficients import of_coefficients, put, with_gaussian_proposals
 from epf_jax.terms import (
     gaussian_term,
     is_silent,
@@ -38,12 +35,9 @@ from epf_jax.terms import (
     require_noise,
     whiten,
 )
-from epf_jax.triangular import Factor, add_rows, dense, diagonal, empty, last_column, list_of_rows, solve, times
-from epf_jax.weights import Population
+from epf_jax.triangular import Factor, add_rows, dense, empty, list_of_rows, times
 
 _MOST_COLUMNS = 24  # of a factor, into which rows are rotated one number after the other
-_NUM_STEPS = 4  # Metropolis-Hastings steps an observation; half as many where there is nothing to walk
-_PROBES = 3
 
 
 class Sums(NamedTuple):
@@ -60,15 +54,16 @@ class Sums(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """One term's share of the statistic; v are theta's numbers less those at the prior's centre.
+    """One term's share of the statistic; t are theta's numbers in a row.
 
     Attributes:
-        columns: which numbers the term's mean depends on: R has these columns, and a last one.
+        columns: which numbers the term's mean depends on: R has these columns, for what the numbers are more than at
+            the prior's centre, and a last one.
         noise: which numbers its noise depends on.
         zero: the sums of nothing.
         add: `add(S, x_prev, x, y, u)`.
-        log_likelihood: `log_likelihood(S, v)`.
-        rows: `rows(S, v)`, R's rows divided by the noise at v: those of a regression with unit noise, as lists of
+        log_likelihood: `log_likelihood(S, t)`.
+        rows: `rows(S, t)`, R's rows divided by the noise at t: those of a regression with unit noise, as lists of
             numbers.
     """
 
@@ -100,8 +95,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
     theta may enter the transition, the observation (of which missing components are skipped) or the initial state, and
     their noise, too, but not together with x, y or u; these may enter in any way otherwise. With a Gaussian prior and
     known noise `conjugate` is the same with exact draws, and so is `conjugate_blocks` with conjugate priors of
-    variances. The draws here are four Metropolis-Hastings steps, of which each moves the noise's parameters by a random
-    walk and proposes the coefficients anew, given the noise.
+    variances. The draws here are four Metropolis-Hastings steps (`coefficients`).
     """
     problem = why_not_linear_means(model)
     if problem:
@@ -119,127 +113,31 @@ def linear_means(model: StateSpaceModel) -> Statistic:
         started, sums = S[: len(initial)], S[len(initial) :]
         return (*started, *(p.add(s, x_prev, x, y, u) for p, s in zip(steps, sums, strict=True)))
 
-    def place(z):
-        return ravel_pytree(coordinates.to_theta(z))[0] - numbers.c
-
-    def log_likelihood(S, v):
-        return sum((p.log_likelihood(s, v) for p, s in zip(pieces, S, strict=True)), jnp.zeros(()))
-
     def log_target(S):
-        return lambda z: coordinates.log_prior(z) + log_likelihood(S, place(z))
+        def log_density(z):
+            t = ravel_pytree(coordinates.to_theta(z))[0]
+            return sum((p.log_likelihood(s, t) for p, s in zip(pieces, S, strict=True)), coordinates.log_prior(z))
 
-    walk = random_walk(num_steps=1 if coordinates.dim == 1 else _NUM_STEPS)
-    statistic = from_log_target(model, init, update, log_target, walk, "linear_means")
-    coefficients, own = _coefficients(coordinates, pieces, place)
-    if len(coefficients) == 0:
+        return log_density
+
+    statistic = from_log_target(model, init, update, log_target, _default_walk(model), "linear_means")
+    drawn = _coefficients(coordinates, pieces)
+    if len(drawn) == 0:
         return statistic
-    prior = _prior_factor(coordinates, place, coefficients)
 
-    def given_the_rest(S, v):
-        """The factor of the coefficients' regression given all else, the prior's own rows first."""
-        R = prior
-        for p, s in zip(pieces, S, strict=True):
-            R = add_rows(R, [_of_coefficients(row, p.columns, coefficients, v) for row in p.rows(s, v)])
-        return R
+    def rows(S, t):
+        """The coefficients' regression given all other numbers of theta: rows with unit noise."""
+        return [
+            of_coefficients(row, p.columns, drawn, t - numbers.c)
+            for p, s in zip(pieces, S, strict=True)
+            for row in p.rows(s, t)
+        ]
 
-    def log_weight(S, z, v, R):
-        """Log-density of theta, over that of the coefficients' Gaussian in their own units."""
-        lengths = jax.jvp(place, (z,), (jnp.asarray(np.isin(np.arange(len(z)), own), z.dtype),))[1]  # of units of z
-        log_p = (
-            coordinates.log_prior(z) + log_likelihood(S, v) - sum(jnp.log(jnp.abs(lengths[i])) for i in coefficients)
-        )
-        log_q = sum(jnp.log(number) for number in diagonal(R))
-        return log_p - log_q + 0.5 * sum(number**2 for number in times(R, [*(-v[i] for i in coefficients), 1.0]))
-
-    return _with_gaussian_proposals(statistic, model, numbers, place, coefficients, own, given_the_rest, log_weight)
+    return with_gaussian_proposals(statistic, model, drawn, rows)
 
 
-def _with_gaussian_proposals(
-    statistic: Statistic,
-    model: StateSpaceModel,
-    numbers: _Numbers,
-    place: Callable,
-    coefficients: Int[np.ndarray, " A"],
-    own: Int[np.ndarray, " A"],
-    given_the_rest: Callable,
-    log_weight: Callable,
-) -> Statistic:
-    """The statistic, its theta drawn in steps that walk the rest and propose the coefficients anew given that.
-
-    `own` are the coefficients' coordinates in z.
-    """
-    coordinates = model.parameters
-    walked = np.setdiff1d(np.arange(coordinates.dim), own)
-    structure: Any = jax.tree.structure(model.shapes.theta)
-
-    def to_theta(v):
-        return structure.unflatten(numbers.unravel(v + numbers.c))
-
-    def draw(key, shape, dtype):
-        key_move, key_accept = jax.random.split(key)
-        shape = (*shape, _NUM_STEPS if len(walked) else _NUM_STEPS // 2)
-        return normal(key_move, (*shape, coordinates.dim), dtype), jax.random.uniform(key_accept, shape, dtype)
-
-    def propose(S, z, noise, scale_tril):
-        z = _put(z, walked, list(z[walked] + scale_tril @ noise[walked]))
-        v = place(z)
-        R = given_the_rest(S, v)
-        v = _put(v, coefficients, solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)]))
-        return _put(z, own, list(coordinates.to_vector(to_theta(v))[own])), v, R
-
-    def move(randoms, S, theta, scale_tril):
-        def metropolis(current, random):
-            noise, uniform = random
-            z, v, R = propose(S, current[0], noise, scale_tril)
-            possible = jnp.all(jnp.isfinite(z))  # not beyond a bound of theta's
-            z, v = (jnp.where(possible, new, old) for new, old in zip((z, v), current[:2], strict=True))
-            log_w = jnp.where(possible, log_weight(S, z, v, R), -jnp.inf)
-            accept, bad = accepted(uniform, current[2], log_w)
-            return jax.tree.map(partial(jnp.where, accept), (z, v, log_w), current), (accept, bad)
-
-        z, v = coordinates.to_vector(theta), ravel_pytree(theta)[0] - numbers.c
-        start = (z, v, log_weight(S, z, v, given_the_rest(S, v)))
-        (_, v, _), (accepts, bad) = jax.lax.scan(metropolis, start, randoms)
-        return to_theta(v), SampleInfo(jnp.mean(accepts, dtype=z.dtype), jnp.sum(bad))
-
-    def walking(population):
-        """The scale of a random walk shaped like the population along what is walked."""
-        if len(walked) == 0:
-            return jnp.zeros((0, 0))
-        rows = population.scale_tril[walked]
-        return steps_like(Population(population.mean[walked], cholesky(rows @ rows.T)))
-
-    def sample(key, S, theta, population=None):
-        population = prior_population(coordinates) if population is None else population
-        return move(draw(key, (), numbers.c.dtype), S, theta, walking(population))
-
-    def sample_all(key, S, theta, population):
-        scale_tril, randoms = walking(population), draw(key, jax.tree.leaves(theta)[0].shape[:1], numbers.c.dtype)
-        return jax.vmap(lambda randoms, S, theta: move(randoms, S, theta, scale_tril))(randoms, S, theta)
-
-    return statistic._replace(sample=sample, sample_all=sample_all, drawn_by="Gaussian proposals")
-
-
-def _put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequence[Any]) -> Float[Array, " n"]:
-    """The vector with other numbers in these places; written out, where XLA's scatters would be slow."""
-    found = list(vector)
-    for i, number in zip(places, numbers, strict=True):
-        found[i] = number
-    return jnp.stack(found)
-
-
-def _of_coefficients(
-    row: Sequence[Any], columns: Int[np.ndarray, " k"], coefficients: Int[np.ndarray, " A"], v: Float[Array, " V"]
-) -> list[Any]:
-    """A regression's row with columns for the coefficients alone, all others taken to the other side at v."""
-    *slopes, last = row
-    wide: list[Any] = [np.zeros(())] * len(coefficients)
-    for i, slope in zip(columns, slopes, strict=True):
-        if i in coefficients:
-            wide[np.searchsorted(coefficients, i)] = slope
-        else:
-            last = last - slope * v[i]
-    return [*wide, last]
+def _default_walk(model: StateSpaceModel) -> Sampler:
+    return random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
 
 
 @lru_cache(maxsize=256)
@@ -293,54 +191,50 @@ def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
     joint = not (gaussian.known_noise or gaussian.diagonal)
 
     def block(x_prev, x, y, u):
-        """The regression's rows at one step, one for each component, those that say nothing zero; and their noise."""
+        """The regression's rows at one step, one for each component, their noise, and which say anything."""
 
         def mean(v):
-            return gaussian.mean(numbers.unravel(_put(numbers.c, columns, numbers.c[columns] + v)), x_prev, x, u)
+            return gaussian.mean(numbers.unravel(put(numbers.c, columns, list(numbers.c[columns] + v))), x_prev, x, u)
 
-        scale = gaussian.scale_tril(leaves, x_prev, x, u)
+        scale, value = gaussian.scale_tril(leaves, x_prev, x, u), jnp.ravel(term.value(x, y))
+        seen = ~is_silent(gaussian, value, scale)
         offset, slopes = mean(jnp.zeros(m - 1)), jax.jacfwd(mean)(jnp.zeros(m - 1))
-        value, offset, slopes, scale = whiten(gaussian, term.value(x, y), scale, offset, slopes)
-        return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1), scale
+        value, offset, slopes, scale = whiten(gaussian, value, scale, offset, slopes)
+        return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1), scale, seen
 
     def add_known(S, x_prev, x, y, u):
-        rows, scale = block(x_prev, x, y, u)
+        rows, scale, _ = block(x_prev, x, y, u)
         return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, rows)))),), S.counts)
 
     def add(S, x_prev, x, y, u):
-        rows, _ = block(x_prev, x, y, u)
-        scale = gaussian.scale_tril(leaves, x_prev, x, u)
-        seen = ~is_silent(gaussian, jnp.ravel(term.value(x, y)), scale)
+        rows, _, seen = block(x_prev, x, y, u)
         each = rows.reshape(len(S.R), -1)
         return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + seen)
 
-    def noise(v):
-        scale = gaussian.scale_tril(numbers.unravel(numbers.c + v), x_example, x_example, u_example)
+    def noise(t):
+        scale = gaussian.scale_tril(numbers.unravel(t), x_example, x_example, u_example)
         return noisy_part(scale, gaussian.diagonal)  # the rest has counts and rows of zero
 
-    def white(S, v):
-        """The rows of each factor, divided by the noise at v."""
-        if gaussian.known_noise:
-            return [list_of_rows(R) for R in S.R]
-        scale = noise(v)
-        if gaussian.diagonal:
-            return [[[a / scale[i, i] for a in row] for row in list_of_rows(R)] for i, R in enumerate(S.R)]
-        return [list(map(list, solve_lower(scale, row.reshape(d, m)))) for row in dense(S.R[0])]
-
-    def rows(S, v):
+    def rows(S, t):
         # The last row of a factor is what no coefficient explains.
-        return [row for factor in white(S, v) for row in (factor if joint else factor[:-1])]
+        if gaussian.known_noise:
+            return list_of_rows(S.R[0])[:-1]
+        scale = noise(t)
+        if gaussian.diagonal:
+            return [[a / scale[i, i] for a in row] for i, R in enumerate(S.R) for row in list_of_rows(R)[:-1]]
+        return [list(row) for side_by_side in dense(S.R[0]) for row in solve_lower(scale, side_by_side.reshape(d, m))]
 
-    def log_likelihood(S, v):
-        by = [*(-v[i] for i in columns), 1.0]
+    def log_likelihood(S, t):
+        by = [*(numbers.c[i] - t[i] for i in columns), jnp.ones(())]
         if gaussian.known_noise:
             return -0.5 * sum((number**2 for number in times(S.R[0], by)[:-1]), jnp.zeros(()))
-        logs = jnp.sum(S.counts * jnp.log(jnp.diag(noise(v))))
+        scale = noise(t)
+        logs = jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
         if joint:
-            residuals = dense(S.R[0]).reshape(-1, d, m) @ jnp.stack([jnp.asarray(b, v.dtype) for b in by])
-            return -0.5 * jnp.sum(jax.vmap(partial(solve_lower, noise(v)))(residuals) ** 2) - logs
+            residuals = dense(S.R[0]).reshape(-1, d, m) @ jnp.stack(by)
+            return -0.5 * jnp.sum(jax.vmap(partial(solve_lower, scale))(residuals) ** 2) - logs
         squares = jnp.stack([sum(number**2 for number in times(R, by)) for R in S.R])
-        return -0.5 * jnp.sum(squares / jnp.diag(noise(v)) ** 2) - logs
+        return -0.5 * jnp.sum(squares / jnp.diag(scale) ** 2) - logs
 
     size = d * m if joint else m
     num_factors = 1 if gaussian.known_noise or joint else d
@@ -349,35 +243,7 @@ def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
     return _Piece(columns, of_noise, zero, add_known if gaussian.known_noise else add, log_likelihood, rows)
 
 
-def _coefficients(
-    coordinates: Parameters, pieces: tuple[_Piece, ...], place: Callable
-) -> tuple[Int[np.ndarray, " A"], Int[np.ndarray, " A"]]:
-    """Which numbers are coefficients of means and of nothing else, each with a coordinate of its own; and which."""
-    if coordinates.is_real:
-        moves: Any = np.eye(coordinates.dim, dtype=bool)
-    else:
-        away = np.random.default_rng(1).normal(size=(_PROBES, coordinates.dim)).astype(coordinates.scale.dtype)
-        slopes = evaluated(jax.vmap(jax.jacfwd(place)), coordinates.centre + coordinates.scale * away)
-        if isinstance(slopes, jax.core.Tracer):  # of a prior that is being differentiated
-            return np.zeros(0, int), np.zeros(0, int)
-        moves = np.any(slopes != 0, axis=0)
-    linear, noisy = (
-        np.unique(np.concatenate(part)) for part in zip(*((p.columns, p.noise) for p in pieces), strict=True)
-    )
-    own = [i for i in np.setdiff1d(linear, noisy) if moves[i].sum() == 1 and moves[:, np.argmax(moves[i])].sum() == 1]
-    return np.array(own, int), np.array([np.argmax(moves[i]) for i in own], int)
-
-
-def _prior_factor(coordinates: Parameters, place: Callable, coefficients: Int[np.ndarray, " A"]) -> Factor:
-    """The prior's factor in the coefficients' regression: that of a Gaussian as wide as it is about its centre."""
-
-    def moments():
-        low, high = (place(coordinates.centre + side * coordinates.scale)[coefficients] for side in (-1.0, 1.0))
-        return 0.5 * (low + high), 0.5 * jnp.abs(high - low)
-
-    middle, sd = evaluated(moments)
-    rows = np.eye(len(coefficients))
-    return add_rows(
-        empty(len(coefficients), len(coefficients) + 1),
-        [[*(number / sd[j] for number in rows[j]), middle[j] / sd[j]] for j in range(len(coefficients))],
-    )
+def _coefficients(coordinates: Parameters, pieces: tuple[_Piece, ...]) -> Int[np.ndarray, " A"]:
+    """Which numbers are coefficients of means and of nothing else, each with a coordinate of its own."""
+    linear, noisy = (np.concatenate(parts) for parts in zip(*((p.columns, p.noise) for p in pieces), strict=True))
+    return np.array([i for i in np.setdiff1d(linear, noisy) if coordinates.own[i] >= 0], int)

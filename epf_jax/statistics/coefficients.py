@@ -1,0 +1,153 @@
+r"""Draws of theta where some of its numbers are coefficients of a regression with Gaussian noise.
+
+Given all else, the coefficients' likelihood is a Gaussian. A Metropolis-Hastings step walks all else, and proposes the
+coefficients anew from that Gaussian times one as wide as their prior: coefficients tied to each other closely (an
+intercept and an autoregression far from zero) ask for it. Where the prior is not like a Gaussian, far out in its tails
+or at a bound, such proposals may not be accepted; so every other step is a random walk of all of theta.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from epf_jax.gaussian import cholesky
+from epf_jax.model import StateSpaceModel
+from epf_jax.parameters import Parameters, evaluated
+from epf_jax.random import normal
+from epf_jax.samplers import SampleInfo, prior_population
+from epf_jax.samplers.random_walk import accepted, steps_like
+from epf_jax.statistics.base import Statistic
+from epf_jax.triangular import Factor, add_rows, diagonal, empty, last_column, solve, times
+from epf_jax.weights import Population
+
+_NUM_PAIRS = 2  # of steps, a proposal of the coefficients and a walk, an observation; one where nothing else is walked
+
+
+def with_gaussian_proposals(
+    statistic: Statistic, model: StateSpaceModel, coefficients: Int[np.ndarray, " A"], rows: Callable
+) -> Statistic:
+    """The statistic, its theta drawn with proposals of the coefficients.
+
+    Args:
+        statistic: what theta's density is read from.
+        model: the model.
+        coefficients: which of theta's numbers in a row these are; each has a coordinate of its own.
+        rows: `rows(S, t)`, those of the coefficients' regression given all other of theta's numbers t, with unit noise,
+            for what the coefficients are more than at the prior's centre.
+    """
+    coordinates = model.parameters
+    own = coordinates.own[coefficients]
+    others = np.setdiff1d(np.arange(coordinates.dim), own)
+    centre, unravel = ravel_pytree(coordinates.to_theta(coordinates.centre))
+    prior = _prior_factor(coordinates, coefficients, centre)
+
+    def place(z):
+        return ravel_pytree(coordinates.to_theta(z))[0]
+
+    def given_the_rest(S, z):
+        return add_rows(prior, rows(S, place(z)))
+
+    def log_proposal(R, z):
+        """Log-density, per unit of z, of proposing the coefficients that are at z."""
+        units = jnp.asarray(np.isin(np.arange(coordinates.dim), own), z.dtype)
+        t, lengths = jax.jvp(place, (z,), (units,))
+        logs = sum(jnp.log(a * jnp.abs(lengths[i])) for a, i in zip(diagonal(R), coefficients, strict=True))
+        return logs - 0.5 * sum(a**2 for a in times(R, [*(centre[i] - t[i] for i in coefficients), jnp.ones(())]))
+
+    def propose(S, z, noise, steps):
+        """Another z, its others walked and its coefficients drawn given these, and the factor they are drawn by."""
+        z = put(z, others, list(z[others] + steps @ noise[others]))
+        R = given_the_rest(S, z)
+        drawn = solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)])
+        t = put(place(z), coefficients, [centre[i] + a for i, a in zip(coefficients, drawn, strict=True)])
+        return put(z, own, list(coordinates.to_vector(unravel(t))[own])), R
+
+    def metropolis(S, steps, current, random):
+        """A step that proposes coefficients, and one that walks all of theta."""
+        log_density, (noise, uniforms) = statistic.log_target(S), random
+        z, log_p = current
+        z_new, R = propose(S, z, noise[0], steps[0])
+        possible = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
+        z_new = jnp.where(possible, z_new, z)
+        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
+        by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new)
+        accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - by_new)
+        z, log_p = (jnp.where(accept, new, old) for new, old in ((z_new, z), (log_p_new, log_p)))
+        z_new = z + steps[1] @ noise[1]
+        log_p_new = log_density(z_new)
+        walked, bad_walk = accepted(uniforms[1], log_p, log_p_new)
+        z, log_p = (jnp.where(walked, new, old) for new, old in ((z_new, z), (log_p_new, log_p)))
+        return (z, log_p), (jnp.stack([accept, walked]), bad.astype(int) + bad_walk)
+
+    def draw(key, shape, dtype):
+        key_move, key_accept = jax.random.split(key)
+        shape = (*shape, _NUM_PAIRS if len(others) else 1, 2)
+        return normal(key_move, (*shape, coordinates.dim), dtype), jax.random.uniform(key_accept, shape, dtype)
+
+    def move(randoms, S, theta, steps):
+        z = coordinates.to_vector(theta)
+        start = (z, statistic.log_target(S)(z))
+        (z, _), (accepts, bad) = jax.lax.scan(partial(metropolis, S, steps), start, randoms)
+        new = coordinates.to_theta(z)
+        moved = jnp.any(accepts)  # theta that was not is not to be rounded, either
+        theta = jax.tree.map(lambda new, old: jnp.where(moved, new, old), new, theta)
+        return theta, SampleInfo(jnp.mean(accepts, dtype=z.dtype), jnp.sum(bad))
+
+    def steps_of(population):
+        """The scales of random walks shaped like the population: along all but the coefficients, and along all."""
+        if len(others) == 0:
+            return jnp.zeros((0, 0)), steps_like(population)
+        rows = population.scale_tril[others]
+        return steps_like(Population(population.mean[others], cholesky(rows @ rows.T))), steps_like(population)
+
+    def sample(key, S, theta, population=None):
+        population = prior_population(coordinates) if population is None else population
+        return move(draw(key, (), centre.dtype), S, theta, steps_of(population))
+
+    def sample_all(key, S, theta, population):
+        steps, randoms = steps_of(population), draw(key, jax.tree.leaves(theta)[0].shape[:1], centre.dtype)
+        return jax.vmap(lambda randoms, S, theta: move(randoms, S, theta, steps))(randoms, S, theta)
+
+    return statistic._replace(sample=sample, sample_all=sample_all, drawn_by="Gaussian proposals and random_walk")
+
+
+def put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequence[Any]) -> Float[Array, " n"]:
+    """The vector with other numbers in these places; written out, where XLA's scatters would be slow."""
+    found = list(vector)
+    for i, number in zip(places, numbers, strict=True):
+        found[i] = number
+    return jnp.stack(found)
+
+
+def of_coefficients(
+    row: Sequence[Any], columns: Int[np.ndarray, " k"], coefficients: Int[np.ndarray, " A"], v: Float[Array, " V"]
+) -> list[Any]:
+    """A regression's row with columns for the coefficients alone, all others taken to the other side at v."""
+    *slopes, last = row
+    wide: list[Any] = [np.zeros(())] * len(coefficients)
+    for i, slope in zip(columns, slopes, strict=True):
+        if i in coefficients:
+            wide[np.searchsorted(coefficients, i)] = slope
+        else:
+            last = last - slope * v[i]
+    return [*wide, last]
+
+
+def _prior_factor(coordinates: Parameters, coefficients: Int[np.ndarray, " A"], centre: Float[Array, " V"]) -> Factor:
+    """The prior's factor in the coefficients' regression: that of a Gaussian as wide as it is about its centre."""
+
+    def moments():
+        ends = (coordinates.to_theta(coordinates.centre + side * coordinates.scale) for side in (-1.0, 1.0))
+        low, high = (ravel_pytree(end)[0][coefficients] - centre[coefficients] for end in ends)
+        return 0.5 * (low + high), 0.5 * jnp.abs(high - low)
+
+    middle, sd = evaluated(moments)
+    unit, num = np.eye(len(coefficients)), len(coefficients)
+    rows = [[*(number / sd[j] for number in unit[j]), middle[j] / sd[j]] for j in range(num)]
+    return add_rows(empty(num, num + 1), rows)
