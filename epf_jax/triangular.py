@@ -31,10 +31,15 @@ def empty(num_rows: int, num_columns: int) -> Factor:
 
 def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
     """The factor after more rows, each of which is rotated into it until nothing is left."""
-    if isinstance(R, tuple):
+    if isinstance(R, tuple) and len(rows) <= _MOST_NUMBERS:
         for row in rows:
             R = _with_row(R, list(row))
         return R
+    dtype = jnp.result_type(*jax.tree.leaves(R))
+    together = jnp.stack([_together(row, dtype) for row in rows])
+    if isinstance(R, tuple):  # many rows, which XLA would take long to compile one by one
+        R = jax.tree.map(lambda number: jnp.asarray(number, dtype), R)
+        return jax.lax.scan(lambda R, row: (_with_row(R, list(row)), None), R, together)[0]
 
     def rotate(j, both):
         R, row = both
@@ -44,7 +49,7 @@ def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
     def add(R, row):
         return jax.lax.fori_loop(0, R.shape[0], rotate, (R, row))[0], None
 
-    return jax.lax.scan(add, R, jnp.stack([_together(row, R.dtype) for row in rows]))[0]
+    return jax.lax.scan(add, R, together)[0]
 
 
 def _with_row(R: tuple, left: list[Any]) -> tuple:

@@ -187,6 +187,37 @@ def test_linear_means_hold_data_far_from_the_prior_in_float32():
     np.testing.assert_allclose(found - found[0], np.array(expected) - expected[0], atol=0.2)
 
 
+@pytest.mark.parametrize(
+    ("prior", "truth"), [(dist.LogNormal(0.0, 0.5), 6.0), (dist.Cauchy(0.0, 1.0), 50.0), (dist.Uniform(0.0, 0.5), 0.8)]
+)
+def test_coefficients_move_though_their_prior_is_not_like_a_gaussian(prior, truth):
+    # Far out in its tail, or pressed to its bound. Particles share their path, which theta does not enter: means are
+    # known to 1 / sqrt(300) sd = 0.06, and chains take a few steps to forget.
+    model = epf.StateSpaceModel(
+        prior={"b": prior, "s": dist.LogNormal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(theta["b"] * u, theta["s"]),
+        example_input=jnp.array(1.0),
+    )
+    u = np.random.default_rng(0).normal(size=100)
+    y = truth * u + np.random.default_rng(1).normal(size=100)
+    filter_ = epf.extended_parameter_filter(model, 300)
+    assert "linear_means" in repr(filter_)
+    results = epf.run(KEY, filter_, y, inputs=u, levels=())
+    b, s = np.meshgrid(np.linspace(max(truth - 1.0, 0.3), truth + 1.0, 2001), np.linspace(0.5, 2.0, 101), indexing="ij")
+    log_p = np.asarray(jnp.where(prior.support(b), prior.log_prob(jnp.minimum(b, 0.5 if truth < 1 else b)), -jnp.inf))
+    log_p = log_p + np.asarray(dist.LogNormal(0.0, 1.0).log_prob(s)) - 100 * np.log(s)
+    log_p = log_p - 0.5 * (np.sum(y**2) - 2 * b * np.sum(u * y) + b**2 * np.sum(u**2)) / s**2
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    for name, values in (("b", b), ("s", s)):
+        mean = np.sum(p * values)
+        sd = np.sqrt(np.sum(p * (values - mean) ** 2))
+        assert abs(float(results.theta.mean[name][-1]) - mean) < 5 * 0.06 * sd
+        assert 0.75 < float(results.theta.sd[name][-1]) / sd < 1.33
+
+
 def exact_log_density(theta, x):
     mean, sd = theta["c"] + theta["phi"] * x[:-1], theta["q"]
     log_prior = -0.5 * (theta["c"] / 1000.0) ** 2 - 0.5 * (sd / 5.0) ** 2
