@@ -238,7 +238,7 @@ def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
 
     size = d * m if joint else m
     num_factors = 1 if gaussian.known_noise or joint else d
-    zero = Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(d))
+    zero = Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(0 if gaussian.known_noise else d))
     of_noise = _entering(gaussian.scale_tril, numbers, example)
     return _Piece(columns, of_noise, zero, add_known if gaussian.known_noise else add, log_likelihood, rows)
 
