@@ -140,7 +140,7 @@ def test_factors_of_linear_means_say_what_the_path_does(x64, build):
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("num_steps", [3, 40])
+@pytest.mark.parametrize("num_steps", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_gaussian_proposals_leave_the_density_of_linear_means_as_it_is(num_steps):
     # 300 chains from the prior by the proposals, then from where these are by a walk, which would go elsewhere if that
     # were wrong. 60 of 100 turns count, each worth a third or more of a draw: means are known to 1 / sqrt(300 * 20) sd
@@ -188,7 +188,12 @@ def test_linear_means_hold_data_far_from_the_prior_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("prior", "truth"), [(dist.LogNormal(0.0, 0.5), 6.0), (dist.Cauchy(0.0, 1.0), 50.0), (dist.Uniform(0.0, 0.5), 0.8)]
+    ("prior", "truth"),
+    [
+        (dist.LogNormal(0.0, 0.5), 6.0),
+        pytest.param(dist.Cauchy(0.0, 1.0), 50.0, marks=pytest.mark.slow),
+        pytest.param(dist.Uniform(0.0, 0.5), 0.8, marks=pytest.mark.slow),
+    ],
 )
 def test_coefficients_move_though_their_prior_is_not_like_a_gaussian(prior, truth):
     # Far out in its tail, or pressed to its bound. Particles share their path, which theta does not enter: means are

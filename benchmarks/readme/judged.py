@@ -27,8 +27,9 @@ def vague() -> str:
     filters = list(dict.fromkeys(row["filter"] for row in rows))
     lines = [
         "Vague priors: x_t = a + b x_{t-1} + N(0, s), y_t = x_t + N(0, 0.3), a ~ N(0, w), b ~ U(-1, 1), log s ~ "
-        f"N(0, 1), by default settings ({size['series']} data sets of {size['steps']} observations, exact posteriors "
-        f"by the Kalman filter on a grid; {here['processor']}; `python -m benchmarks.accuracy.vague`, "
+        f"N(0, 1), nothing tuned; the default statistic is `linear_means`, and `chebyshev` what another model would "
+        f"get ({size['series']} data sets of {size['steps']} observations, exact posteriors by the Kalman filter on a "
+        f"grid; {here['processor']}{_elsewhere(size)}; `python -m benchmarks.accuracy.vague`, "
         "[accuracy_vague.json](benchmarks/results/accuracy_vague.json)). z rms / z max / sdr of every unknown "
         "parameter:",
         "",
@@ -39,6 +40,12 @@ def vague() -> str:
         case = [row for row in rows if (row["unknown"], row["prior sd of a"]) == (unknown, width)]
         lines.append(f"| {unknown} | {width:g} | " + " | ".join(_by_parameter(case, filters)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _elsewhere(size: dict) -> str:
+    """Where rows were measured that were not measured with the others."""
+    machine = size.get("other rows by")
+    return "" if machine is None else f"; all but the default's on {machine['processor']}, {machine['date']}"
 
 
 def _by_parameter(case: list[dict], filters: list[str]) -> list[str]:
@@ -59,9 +66,9 @@ def many() -> str:
     here, size, rows = stored["machine"], stored["settings"], stored["rows"]
     filters, models = (list(dict.fromkeys(row[key] for row in rows)) for key in ("filter", "model"))
     lines = [
-        "Four parameters and more, everything unknown under priors as one would write them: the default filter (exact "
-        f"sums for the first three models, assumed densities for counts) with {size['particles']} particles, and what "
-        f"else goes with any model ({size['series']} data sets of {size['steps']} observations, exact posteriors by "
+        "Four parameters and more, everything unknown under priors as one would write them: the default filter "
+        f"(`linear_means` for the first three models, assumed densities for counts) with {size['particles']} "
+        f"particles, and what else goes with any model ({size['series']} data sets of {size['steps']} observations, exact posteriors by "
         f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
         "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)), so that z itself is "
         f"known to {size['least draws'] ** -0.5:.2f} at the worst. z rms / z max / sdr:",
