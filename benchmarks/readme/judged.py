@@ -68,7 +68,8 @@ def many() -> str:
     lines = [
         "Four parameters and more, everything unknown under priors as one would write them: the default filter "
         f"(`linear_means` for the first three models, assumed densities for counts) with {size['particles']} "
-        f"particles, and what else goes with any model ({size['series']} data sets of {size['steps']} observations, exact posteriors by "
+        f"particles, and what else goes with any model ({size['series']} data sets of {size['steps']} observations, "
+        "exact posteriors by "
         f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
         "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)), so that z itself is "
         f"known to {size['least draws'] ** -0.5:.2f} at the worst. z rms / z max / sdr:",
