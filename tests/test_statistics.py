@@ -416,7 +416,7 @@ def test_nodes_are_evaluated_along_the_path_while_all_of_it_is_remembered(x64):
 
 
 @pytest.mark.slow
-def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read(x64):
+def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read():
     model = level_and_noise(lambda theta, x, u: dist.Normal(theta["a"] * (u - LARGE) / 2 + 0.6 * x, theta["s"]))
     inputs = jnp.full(22, LARGE + 1)
     x, y = epf.simulate(KEY, model, {"a": 2.0, "s": 1.0}, 22, inputs=inputs)
