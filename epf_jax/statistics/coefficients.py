@@ -53,12 +53,14 @@ def with_gaussian_proposals(
     def given_the_rest(S, z):
         return add_rows(prior, rows(S, place(z)))
 
-    def log_proposal(R, z):
-        """Log-density, per unit of z, of proposing the coefficients that are at z."""
+    def log_proposal(R, z, noise=None):
+        """Log-density, per unit of z, of proposing the coefficients that are at z, by this noise if it is known."""
         units = jnp.asarray(np.isin(np.arange(coordinates.dim), own), z.dtype)
         t, lengths = jax.jvp(place, (z,), (units,))
         logs = sum(jnp.log(a * jnp.abs(lengths[i])) for a, i in zip(diagonal(R), coefficients, strict=True))
-        return logs - 0.5 * sum(a**2 for a in times(R, [*(centre[i] - t[i] for i in coefficients), jnp.ones(())]))
+        # The noise itself: where R is huge, what rounding leaves of it would be taken for a density next to zero.
+        noise = times(R, [*(centre[i] - t[i] for i in coefficients), jnp.ones(())]) if noise is None else noise[own]
+        return logs - 0.5 * sum(a**2 for a in noise)
 
     def propose(S, z, noise, steps):
         """Another z, its others walked and its coefficients drawn given these, and the factor they are drawn by."""
@@ -76,7 +78,7 @@ def with_gaussian_proposals(
         possible = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
         z_new = jnp.where(possible, z_new, z)
         log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
-        by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new)
+        by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise[0])
         accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - by_new)
         z, log_p = (jnp.where(accept, new, old) for new, old in ((z_new, z), (log_p_new, log_p)))
         z_new = z + steps[1] @ noise[1]

@@ -229,12 +229,16 @@ def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
         if gaussian.known_noise:
             return -0.5 * sum((number**2 for number in times(S.R[0], by)[:-1]), jnp.zeros(()))
         scale = noise(t)
-        logs = jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
+        possible = jnp.all(jnp.isfinite(scale)) & jnp.all(jnp.diag(scale) > 0)  # a scale may be too small a number
+        scale = jnp.where(possible, scale, jnp.eye(d))
         if joint:
-            residuals = dense(S.R[0]).reshape(-1, d, m) @ jnp.stack(by)
-            return -0.5 * jnp.sum(jax.vmap(partial(solve_lower, scale))(residuals) ** 2) - logs
-        squares = jnp.stack([sum(number**2 for number in times(R, by)) for R in S.R])
-        return -0.5 * jnp.sum(squares / jnp.diag(scale) ** 2) - logs
+            residuals = jax.vmap(partial(solve_lower, scale))(dense(S.R[0]).reshape(-1, d, m) @ jnp.stack(by))
+            squares = jnp.sum(residuals**2)
+        else:
+            white = [a / scale[i, i] for i, R in enumerate(S.R) for a in times(R, by)]
+            squares = jnp.sum(jnp.stack(white) ** 2)
+        log_p = -0.5 * squares - jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
+        return jnp.where(possible, log_p, -jnp.inf)
 
     size = d * m if joint else m
     num_factors = 1 if gaussian.known_noise or joint else d
