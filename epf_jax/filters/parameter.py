@@ -41,7 +41,7 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted
 from epf_jax.quasi import check_kept_in_order
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
-from epf_jax.samplers import Sampler, no_draw, random_walk
+from epf_jax.samplers import Sampler, default_walk, no_draw
 from epf_jax.statistics import (
     NotConjugateError,
     Statistic,
@@ -315,7 +315,7 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     if inspectable and not why_not_linear_means(model):
         return linear_means(model)
     if model.parameters.dim <= 3:
-        return chebyshev(model, sampler=random_walk(num_steps=1 if model.parameters.dim == 1 else 4))
+        return chebyshev(model, sampler=default_walk(model.parameters.dim))
     warn_if_not_inspectable(model)
     return assumed_density(model)
 

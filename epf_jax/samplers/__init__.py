@@ -13,7 +13,7 @@ from epf_jax.samplers.base import (
 )
 from epf_jax.samplers.blackjax import blackjax_sampler
 from epf_jax.samplers.grid import grid_sampler
-from epf_jax.samplers.random_walk import random_walk
+from epf_jax.samplers.random_walk import default_walk, random_walk
 from epf_jax.samplers.slice import slice_sampler
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Sampler",
     "blackjax_sampler",
     "check_sampler",
+    "default_walk",
     "each_particle",
     "exact_draw",
     "grid_sampler",

@@ -61,6 +61,11 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
     return Sampler(step, "random_walk", draw=draw, move=move)
 
 
+def default_walk(num_parameters: int) -> Sampler:
+    """The random walk that filters take of themselves: of several parameters a chain mixes more slowly."""
+    return random_walk(num_steps=1 if num_parameters == 1 else 4)
+
+
 def steps_like(population: Population) -> Float[Array, "P P"]:
     r"""The scale of a random walk for a target shaped like the population: :math:`2.38/\sqrt{P}` times its own."""
     return population.scale_tril * (2.38 / jnp.sqrt(population.mean.shape[0]))

@@ -80,12 +80,12 @@ def with_gaussian_proposals(
         log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
         by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise[0])
         accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - by_new)
-        z, log_p = (jnp.where(accept, new, old) for new, old in ((z_new, z), (log_p_new, log_p)))
+        z, log_p = jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), (z, log_p))
         z_new = z + steps[1] @ noise[1]
         log_p_new = log_density(z_new)
         walked, bad_walk = accepted(uniforms[1], log_p, log_p_new)
-        z, log_p = (jnp.where(walked, new, old) for new, old in ((z_new, z), (log_p_new, log_p)))
-        return (z, log_p), (jnp.stack([accept, walked]), bad.astype(int) + bad_walk)
+        chosen = jax.tree.map(partial(jnp.where, walked), (z_new, log_p_new), (z, log_p))
+        return chosen, (jnp.stack([accept, walked]), bad.astype(int) + bad_walk)
 
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
@@ -101,22 +101,23 @@ def with_gaussian_proposals(
         theta = jax.tree.map(lambda new, old: jnp.where(moved, new, old), new, theta)
         return theta, SampleInfo(jnp.mean(accepts, dtype=z.dtype), jnp.sum(bad))
 
-    def steps_of(population):
-        """The scales of random walks shaped like the population: along all but the coefficients, and along all."""
-        if len(others) == 0:
-            return jnp.zeros((0, 0)), steps_like(population)
-        rows = population.scale_tril[others]
-        return steps_like(Population(population.mean[others], cholesky(rows @ rows.T))), steps_like(population)
-
     def sample(key, S, theta, population=None):
         population = prior_population(coordinates) if population is None else population
-        return move(draw(key, (), centre.dtype), S, theta, steps_of(population))
+        return move(draw(key, (), centre.dtype), S, theta, _steps(population, others))
 
     def sample_all(key, S, theta, population):
-        steps, randoms = steps_of(population), draw(key, jax.tree.leaves(theta)[0].shape[:1], centre.dtype)
+        steps, randoms = _steps(population, others), draw(key, jax.tree.leaves(theta)[0].shape[:1], centre.dtype)
         return jax.vmap(lambda randoms, S, theta: move(randoms, S, theta, steps))(randoms, S, theta)
 
     return statistic._replace(sample=sample, sample_all=sample_all, drawn_by="Gaussian proposals and random_walk")
+
+
+def _steps(population: Population, others: Int[np.ndarray, " B"]) -> tuple[Array, Array]:
+    """The scales of random walks shaped like the population: along all but the coefficients, and along all."""
+    if len(others) == 0:
+        return jnp.zeros((0, 0)), steps_like(population)
+    rows = population.scale_tril[others]
+    return steps_like(Population(population.mean[others], cholesky(rows @ rows.T))), steps_like(population)
 
 
 def put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequence[Any]) -> Float[Array, " n"]:

@@ -23,7 +23,7 @@ from epf_jax.dependence import depends_on, is_affine
 from epf_jax.gaussian import noisy_part, solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters
-from epf_jax.samplers import Sampler, random_walk
+from epf_jax.samplers import default_walk
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.coefficients import of_coefficients, put, with_gaussian_proposals
 from epf_jax.terms import (
@@ -120,7 +120,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
 
         return log_density
 
-    statistic = from_log_target(model, init, update, log_target, _default_walk(model), "linear_means")
+    statistic = from_log_target(model, init, update, log_target, default_walk(coordinates.dim), "linear_means")
     drawn = _coefficients(coordinates, pieces)
     if len(drawn) == 0:
         return statistic
@@ -134,10 +134,6 @@ def linear_means(model: StateSpaceModel) -> Statistic:
         ]
 
     return with_gaussian_proposals(statistic, model, drawn, rows)
-
-
-def _default_walk(model: StateSpaceModel) -> Sampler:
-    return random_walk(num_steps=1 if model.parameters.dim == 1 else 4)
 
 
 @lru_cache(maxsize=256)
