@@ -32,6 +32,13 @@ def depends_on(function: Callable, example: Any, *others: Any) -> bool:
     return any(_propagate(program, [i < num_first for i in range(len(program.invars))]))
 
 
+def reads(program: Jaxpr) -> list[bool]:
+    """For each input of a traced program, whether anything in it reads that input."""
+    read = {v for v in program.outvars if _is_variable(v)}
+    read.update(v for eqn in program.eqns for v in eqn.invars if _is_variable(v))
+    return [v in read for v in program.invars]
+
+
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     """Whether `function(example, *others)` is affine in its first argument, an array.
 

@@ -4,13 +4,13 @@ Each library is imported when its function is called: `pip install 'epf_jax[expo
 `epf.replicate` keep their runs: a column, a dimension, a chain.
 """
 
-import math
 from typing import Any
 
 import jax
 import numpy as np
 
 from epf_jax.data import Series
+from epf_jax.forecast import Forecast
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Results, check_is_results, times
 from epf_jax.times import axis_of
@@ -33,26 +33,39 @@ def to_pandas(results: Results, series: Series | None = None, *, states: bool = 
     pandas = _library("pandas")
     check_is_results(results)
     t, runs = times(results), results.ess.shape[:-1]
-    stamps = {} if series is None else {"time": _stamps(results, series)}
-    levels = [f"{100 * float(level):g}%" for level in np.asarray(results.levels)]
-    lead = len(runs) + 1
-    tables = []
-    for name, mean, sd, quantiles in _summaries(results, states=states):
-        shape = mean.shape[lead:]
-        flat = [np.reshape(a, (*mean.shape[:lead], -1)) for a in (mean, sd)]
-        bands = np.reshape(quantiles, (*mean.shape[:lead], math.prod(shape), len(levels)))
+    along = {"t": t} if series is None else {"t": t, "time": _stamps(results, series)}
+    if runs:
+        along = {name: np.tile(values, runs[0]) for name, values in along.items()}
+        along = {"run": np.repeat(np.arange(runs[0]), len(t)), **along}
+    return _tidy(pandas, along, "parameter", _summaries(results, states=states), results.levels)
+
+
+def forecast_to_pandas(forecast: Forecast) -> Any:
+    """A tidy `pandas.DataFrame`: a row for each step ahead and component of y and x, with its mean, sd and quantiles.
+
+    Args:
+        forecast: what `epf.forecast` gave.
+
+    Returns:
+        Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
+    """
+    summaries = [(name, *map(np.asarray, summary)) for name, summary in (("y", forecast.y), (_STATE, forecast.x))]
+    return _tidy(_library("pandas"), {"t": np.asarray(forecast.t)}, "variable", summaries, forecast.levels)
+
+
+def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:
+    """One table below the other: a row for each time (and run) of every component that is summarised."""
+    num_rows = len(along["t"])
+    names = [f"{100 * float(level):g}%" for level in np.asarray(levels)]
+    tables = [pandas.DataFrame(columns=[*along, kind, "mean", "sd", *names])]
+    for name, mean, sd, quantiles in summaries:
+        shape = mean.shape[2 if "run" in along else 1 :]
+        means, sds = (np.reshape(a, (num_rows, -1)) for a in (mean, sd))
+        bands = np.reshape(quantiles, (num_rows, means.shape[1], len(names)))
         for j, component in enumerate(component_names(name, shape)):
-            columns: dict[str, Any] = {}
-            if runs:
-                columns["run"] = np.repeat(np.arange(runs[0]), len(t))
-            along = {"t": t, **stamps}
-            columns |= {name: np.tile(values, runs[0] if runs else 1) for name, values in along.items()}
-            columns["parameter"] = component
-            columns |= {"mean": flat[0][..., j].ravel(), "sd": flat[1][..., j].ravel()}
-            columns |= {level: bands[..., j, k].ravel() for k, level in enumerate(levels)}
-            tables.append(pandas.DataFrame(columns))
-    empty = pandas.DataFrame(columns=["t", *stamps, "parameter", "mean", "sd", *levels])
-    return pandas.concat(tables, ignore_index=True) if tables else empty
+            columns = {**along, kind: component, "mean": means[:, j], "sd": sds[:, j]}
+            tables.append(pandas.DataFrame({**columns, **dict(zip(names, bands[:, j].T, strict=True))}))
+    return pandas.concat(tables[1:] or tables, ignore_index=True)
 
 
 def to_xarray(results: Results, series: Series | None = None) -> Any:

@@ -41,6 +41,12 @@ class Forecast(NamedTuple):
         """What is ahead, without the arrays."""
         return f"<Forecast of {len(self.t)} observations, t = {int(self.t[0])} to {int(self.t[-1])}>"
 
+    def to_pandas(self) -> Any:
+        """A tidy `pandas.DataFrame`: see `epf_jax.export.forecast_to_pandas`."""
+        from epf_jax.export import forecast_to_pandas
+
+        return forecast_to_pandas(self)
+
     def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
         """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""
         from epf_jax.plots import plot_forecast

@@ -11,6 +11,7 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array
+from epf_jax.checks import brief, check_key, check_signature, check_whole_number, frames_to_user, numeric_array
+from epf_jax.dependence import reads
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
 from epf_jax.precision import full_precision
 from epf_jax.tables import columns_of, is_table
@@ -70,12 +72,14 @@ class Shapes(NamedTuple):
     Attributes:
         theta, x, y: shape and dtype of one theta, state and observation (y is None while `problem` stands).
         problem: the error that the transition or observation raised for want of inputs, or None.
+        unread: which of theta's leaves none of the three functions reads; none while `problem` stands.
     """
 
     theta: PyTree[jax.ShapeDtypeStruct]
     x: jax.ShapeDtypeStruct
     y: jax.ShapeDtypeStruct | None
     problem: Exception | None
+    unread: tuple[int, ...] = ()
 
 
 _SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
@@ -238,6 +242,19 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     return _checked(model, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure)
 
 
+def warn_of_unread(model: StateSpaceModel) -> None:
+    """Tell of parameters that have a prior and stand nowhere else: a slip, most often."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model.shapes.theta)]
+    names = [jax.tree_util.keystr(paths[i]) for i in model.shapes.unread]
+    if names:
+        warnings.warn(
+            f"Neither initial nor transition nor observation reads theta{' or theta'.join(names)}, whose prior is all "
+            "that will be known of it. Is a number written where the parameter is meant?",
+            UserWarning,
+            stacklevel=frames_to_user(),
+        )
+
+
 def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
     """`check_model` with one row of the inputs, of which there are many along the first axes."""
     leaves, structure = jax.tree.flatten(rows)
@@ -260,32 +277,38 @@ def _shapes_for(model: StateSpaceModel, kinds: tuple, structure: Any, x64: bool)
 def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
     key = jax.random.key(0)
     theta = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1)))
-    x = _drawn("initial", model, theta)
+    x, read = _drawn("initial", model, theta)
     problem, y = None, None
+    unread: tuple[int, ...] = ()
     try:
-        x_next = _drawn("transition", model, theta, x, u)
+        x_next, read_next = _drawn("transition", model, theta, x, u)
         if x_next.shape != x.shape:
             raise ValueError(
                 f"transition: draws x_t of shape {x_next.shape}, but initial draws x_0 of shape {x.shape}. "
                 "The state must keep its shape; check the broadcasting inside transition."
             )
-        y = _drawn("observation", model, theta, x, u)
+        y, read_last = _drawn("observation", model, theta, x, u)
         x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
+        leaves = range(len(jax.tree.leaves(theta)))
+        unread = tuple(i for i in leaves if not (read[i] or read_next[i] or read_last[i]))
     except CannotEvaluateError as error:
         problem = error
-    return Shapes(theta, x, y, problem)
+    return Shapes(theta, x, y, problem, unread)
 
 
 class CannotEvaluateError(ValueError):
     """A model function raised; perhaps because it reads inputs that are not known yet."""
 
 
-def _drawn(name: str, model: StateSpaceModel, *arguments: Any) -> jax.ShapeDtypeStruct:
+def _drawn(name: str, model: StateSpaceModel, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:
     return drawn(name, f"{name}({', '.join(_SIGNATURES[name])})", getattr(model, name), *arguments)
 
 
-def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation; `call` is how it is written."""
+def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:
+    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation, and which leaves it reads.
+
+    `call` is how it is written.
+    """
     returned = []
 
     def draw(arguments):
@@ -294,12 +317,10 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
             returned.append(d)
             return None
         value = d.sample(jax.random.key(0))
-        if jax.eval_shape(lambda v: jnp.sum(d.log_prob(v)), value).shape != ():
-            raise ValueError("log_prob must give a scalar, or one number per component")
-        return value
+        return value, jnp.sum(d.log_prob(value))
 
     try:
-        value = jax.eval_shape(draw, arguments)
+        program, shapes = jax.make_jaxpr(draw, return_shape=True)(arguments)
     except Exception as error:
         _check_names(name, error, function, *arguments)
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
@@ -314,7 +335,7 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> jax.Shap
             f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
-    return value
+    return shapes[0], reads(program.jaxpr)
 
 
 def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:

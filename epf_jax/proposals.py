@@ -253,7 +253,7 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
         return
     call = "q(theta, x_prev, y, u)"
     try:
-        x = drawn(
+        x, _ = drawn(
             "proposal",
             call,
             lambda *given: proposal.distribution(model, *given),

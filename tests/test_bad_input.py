@@ -189,6 +189,18 @@ def test_a_name_that_the_prior_does_not_have_is_reported_with_those_that_it_has(
             build(**{part: lambda theta, *others: dist.Normal(theta["rho"], 1.0)})
 
 
+def test_a_parameter_that_nothing_reads_is_told_of_at_the_users_line():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0), "s": dist.HalfNormal(1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.3),
+    )
+    with pytest.warns(UserWarning, match=r"reads theta\['s'\], whose prior is all") as told:
+        epf.bootstrap_filter(model, 10)
+    assert told[0].filename == __file__
+
+
 def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
     with pytest.raises(ValueError, match=r"^initial: calling it .*AttributeError: .*'rho'.*initial\(theta\)"):
         build(initial=lambda theta: dist.Normal(theta.rho, 1.0))

@@ -73,6 +73,15 @@ def test_the_model_serves_as_well_as_its_filter(state, ahead):
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_table_has_a_row_for_every_step_of_y_and_of_x(ahead):
+    table = ahead.to_pandas()
+    assert list(table.columns) == ["t", "variable", "mean", "sd", "5%", "25%", "50%", "75%", "95%"]
+    assert table["variable"].tolist() == ["y"] * STEPS + ["x"] * STEPS
+    assert table["t"].tolist() == 2 * ahead.t.tolist()
+    np.testing.assert_array_equal(table["mean"], np.concatenate([ahead.y.mean, ahead.x.mean]))
+    np.testing.assert_array_equal(table["95%"], np.concatenate([ahead.y.quantiles[:, -1], ahead.x.quantiles[:, -1]]))
+
+
 def test_levels_are_the_callers(state):
     one = epf.forecast(jax.random.key(3), FILTER, state, STEPS, levels=(0.1,))
     assert one.y.quantiles.shape == (STEPS, 1)

@@ -89,11 +89,11 @@ def test_a_time_varying_model_is_the_same_by_time_index_and_by_inputs():
 
 
 def reads_inputs(names="a", **options):
-    """x_t = a x_{t-1} + u_1 + noise, with vector inputs: it cannot be evaluated on a time index."""
+    """x_t = (a + ...) x_{t-1} + u_1 + noise, with vector inputs: it cannot be evaluated on a time index."""
     return epf.StateSpaceModel(
         prior={name: dist.Normal(0.0, 0.5) for name in names},
         initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=lambda theta, x, u: dist.Normal(theta["a"] * x + u[0], 1.0),
+        transition=lambda theta, x, u: dist.Normal(sum(theta.values()) * x + u[0], 1.0),
         observation=lambda theta, x, u: dist.Normal(x + u[1], 0.5),
         **options,
     )

@@ -24,7 +24,7 @@ from epf_jax.checks import check_whole_number
 from epf_jax.conditional import redraw_path
 from epf_jax.filters import bootstrap_filter
 from epf_jax.filters.parameter import check_statistic
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, simulate
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, simulate, warn_of_unread
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.random import threefry
 from epf_jax.results import Results
@@ -86,6 +86,7 @@ def particle_gibbs(
     """
     check_is_model(model)
     check_model_learns(model, "particle_gibbs")
+    warn_of_unread(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
     y, inputs = with_own_inputs(y, inputs)
