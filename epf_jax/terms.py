@@ -153,6 +153,37 @@ def require_noise(model: StateSpaceModel, who: str) -> None:
         )
 
 
+def warn_of_moving_bounds(model: StateSpaceModel, who: str) -> None:
+    """Tell that a density ends where theta says: what is read between two thetas takes no notice of such an end."""
+    name = _moving_bound(model)
+    if name:
+        warnings.warn(
+            f"{who}: where the {name}'s values end depends on theta (a Uniform's bound, a Pareto's least value). Its "
+            "density jumps there, and what is read between nodes, or by derivatives, does not: the posterior may be "
+            "far off. Use epf.resample_move_filter or epf.smc2_filter, which evaluate every theta itself.",
+            UserWarning,
+            stacklevel=frames_to_user(),
+        )
+
+
+@lru_cache(maxsize=256)
+def _moving_bound(model: StateSpaceModel) -> str:
+    """The name of a term whose support depends on theta, or nothing."""
+    if model.shapes.problem is not None:
+        return ""
+    terms = path_terms(model)
+    x_prev, x, _, u = terms.example
+    for term in (*terms.initial, *terms.steps):
+
+        def bounds(z, term=term):
+            support = getattr(term.distribution(z, x_prev, x, u), "support", None)
+            return [jnp.asarray(bound) for bound in jax.tree.leaves(support)]
+
+        if depends_on(bounds, model.parameters.centre):
+            return term.name
+    return ""
+
+
 @lru_cache(maxsize=256)
 def _told_exactly(model: StateSpaceModel) -> str:
     """The name of a term that theta enters without noise, or nothing."""

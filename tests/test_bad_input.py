@@ -201,6 +201,21 @@ def test_a_parameter_that_nothing_reads_is_told_of_at_the_users_line():
     assert told[0].filename == __file__
 
 
+@pytest.mark.parametrize("build", [epf.chebyshev, epf.assumed_density, epf.node_filter])
+def test_observations_that_end_where_theta_says_are_told_of(build):
+    def model(ends):
+        return epf.StateSpaceModel(
+            prior={"a": dist.Gamma(4.0, 1.0)},
+            initial=lambda theta: dist.Normal(0.0, 1.0),
+            transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+            observation=lambda theta, x, u: dist.Uniform(jnp.zeros(2), ends(theta)).to_event(1),
+        )
+
+    with pytest.warns(UserWarning, match=r"where the observation's values end depends on theta"):
+        build(model(lambda theta: theta["a"]))
+    build(model(lambda theta: 3.0))  # warns of nothing, or the test fails
+
+
 def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
     with pytest.raises(ValueError, match=r"^initial: calling it .*AttributeError: .*'rho'.*initial\(theta\)"):
         build(initial=lambda theta: dist.Normal(theta.rho, 1.0))

@@ -45,6 +45,7 @@ from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics.base import check_model_learns
+from epf_jax.terms import warn_of_moving_bounds
 from epf_jax.weights import ess
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
@@ -122,6 +123,7 @@ def node_filter(
     check_positive("reach", reach, "a positive number of posterior standard deviations")
     check_whole_number("num_looks", num_looks, hint="Three are usual.")
     check_model_learns(model, "node_filter")
+    warn_of_moving_bounds(model, "node_filter")
     coordinates = model.parameters
     counts = node_counts("node_filter", num_nodes, coordinates, DEFAULT_NODES, least=4)
     num_points = _checked_points(num_points, len(counts))

@@ -40,7 +40,7 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.terms import path_terms, require_noise
+from epf_jax.terms import path_terms, require_noise, warn_of_moving_bounds
 
 DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
 _LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one
@@ -70,6 +70,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     check_whole_number("num_components", num_components)
     coordinates, terms = model.parameters, path_terms(model)
     require_noise(model, "assumed_density")
+    warn_of_moving_bounds(model, "assumed_density")
     nodes, log_w = _nodes(coordinates.dim, num_nodes)
     reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
 

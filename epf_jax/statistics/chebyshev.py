@@ -28,7 +28,7 @@ from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
-from epf_jax.terms import Terms, path_terms, require_noise, warn_if_not_inspectable
+from epf_jax.terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
@@ -95,6 +95,7 @@ def chebyshev(
     check_model_learns(model, "chebyshev")
     coordinates, terms = model.parameters, path_terms(model)
     require_noise(model, "chebyshev")
+    warn_of_moving_bounds(model, "chebyshev")
     counts = node_counts("chebyshev", num_nodes, coordinates, DEFAULT_NODES)
     first_box = _box(box, coordinates)
     if shrink is not None:
