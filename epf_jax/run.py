@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from epf_jax.caching import call_kept, warn_of_many_programs
 from epf_jax.checks import check_flag, check_key, check_whole_number
-from epf_jax.filters import Filter, FilterState
+from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.kernels import scan_on_device
@@ -226,6 +226,8 @@ def check_filter(filter_: Any) -> Filter:
         hint = "The arguments are (key, filter, y)."
         if isinstance(filter_, StateSpaceModel):
             hint = "Build one from the model."
+        elif isinstance(filter_, KnownTheta):
+            hint = "It runs inside of one: epf.smc2_filter(model, 1000, max_steps=len(y), inner=...)."
         elif callable(filter_):
             hint = "Call it with a model; epf.pmmh and epf.particle_gibbs run by themselves, epf.pmmh(key, model, y)."
         raise TypeError(

@@ -142,6 +142,7 @@ FILTERS = {
     "liu_west_paper": lambda model, n: epf.liu_west_filter(model, n, kernel=epf.coordinate_kernel),
     "resample_move": lambda model, n: epf.resample_move_filter(model, n, max_steps=8, rate=3.0),
     "smc2": lambda model, n: epf.smc2_filter(model, n, max_steps=8, num_inner=4, max_inner=8, min_acceptance=0.5),
+    "smc2_kalman": lambda model, n: epf.smc2_filter(model, n, max_steps=8, inner=epf.kalman(model)),
     "practical": lambda model, n: epf.practical_filter(model, n, lag=3, num_path_particles=3),
     "sir": epf.bootstrap_filter,
     "nodes": lambda model, n: epf.node_filter(model, 8, num_nodes=5, num_points=64),

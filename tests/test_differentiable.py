@@ -237,7 +237,7 @@ def with_hyper(model, hyper):
     )
 
 
-WITH_GRADIENT = [name for name in FILTERS if name != "smc2"]
+WITH_GRADIENT = [name for name in FILTERS if not name.startswith("smc2")]
 
 
 @pytest.mark.slow

@@ -464,9 +464,11 @@ def test_sigma_points_that_cannot_serve_are_refused_with_an_alternative():
         epf.sigma_points(model, 1)
     with pytest.raises(ValueError, match="sigma_points: 40 points along each of 2 components are 1600, more than 1024"):
         epf.sigma_points(cycle(), 40)
-    with pytest.raises(TypeError, match=r"inner: expected epf.sigma_points\(model\), got 32. For particles"):
+    with pytest.raises(
+        TypeError, match=r"inner: expected epf.kalman\(model\) or epf.sigma_points\(model\), got 32. For"
+    ):
         epf.node_filter(model, inner=32)
-    with pytest.raises(TypeError, match=r"inner: expected epf.sigma_points\(model\).* Call it with the model"):
+    with pytest.raises(TypeError, match=r"inner: expected .* epf.sigma_points\(model\).* Call it with the model"):
         epf.node_filter(model, inner=epf.sigma_points)
     with pytest.raises(ValueError, match="inner: it was built for another model"):
         epf.node_filter(model, inner=epf.sigma_points(epf.models.sinusoid()))

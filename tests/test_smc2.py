@@ -10,7 +10,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.inner import inner_filters
+from epf_jax.filters.inner import inner_particles
 from epf_jax.filters.memory import empty_memory
 from epf_jax.proposals import why_not_fully_adapted
 
@@ -59,7 +59,7 @@ def exact_state_moments(y, phi, posterior):
 
 def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution():
     model, sizes = case()[0], (64, 128, 256)
-    inner = inner_filters(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
+    inner = inner_particles(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
     for level, size in enumerate(sizes):
         filters = jax.jit(inner.init)(jax.random.key(0), level, {"phi": jnp.array([0.5, 0.7])})
         weights = np.exp(filters.log_weights)
@@ -74,7 +74,7 @@ def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution(
 @pytest.mark.slow
 def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked_for():
     model, y, _ = case()
-    inner = inner_filters(model, (8, 16), epf.fully_adapted(model))
+    inner = inner_particles(model, (8, 16), epf.fully_adapted(model))
     memory = empty_memory(model, T)._replace(y=y, u=jnp.arange(1, T + 1))
     theta = {"phi": jnp.full(400, 0.6)}
     rerun = jax.jit(inner.rerun)
@@ -275,3 +275,67 @@ def test_the_sinusoids_posterior_is_that_of_quadrature():
         assert abs(z) < 0.4  # 4 standard errors of an ESS of 100
         assert abs(float(found.theta.sd["theta"][-1]) / truth.sd["theta"][-1] - 1) < 0.3  # 4 / sqrt(2 * 100)
         assert abs(float(found.log_evidence[-1]) - truth.log_evidence[-1]) < 1.0  # 4 times the sd of .25 seen
+
+
+# ------------------------------------------------------------------------------------------------- Kalman's inside
+
+
+def monthly():
+    """A level and a season of twelve months, eleven of which the state keeps; scales unknown."""
+
+    def transition(theta, x, u):
+        level, months = x[:1], x[1:]
+        mean = jnp.concatenate([level, -jnp.sum(months, keepdims=True), months[:-1]])
+        scale = jnp.concatenate([theta["level"][None], theta["season"][None], jnp.zeros(10)])
+        return dist.Normal(mean, scale).to_event(1)
+
+    return epf.StateSpaceModel(
+        prior={name: dist.LogNormal(-1.0, 0.5) for name in ("level", "season", "sensor", "start")},
+        initial=lambda theta: dist.Normal(jnp.zeros(12), theta["start"]).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(x[0] + x[1], theta["sensor"]),
+    )
+
+
+def test_every_thetas_likelihood_is_kalmans_where_theta_never_moves():
+    model = monthly()
+    truth = {"level": 0.3, "season": 0.1, "sensor": 0.5, "start": 1.0}
+    y = epf.simulate(jax.random.key(0), model, truth, 15)[1].at[4].set(jnp.nan)
+    never = epf.when_ess_below(0.0)
+    filter_ = epf.smc2_filter(model, 8, max_steps=15, inner=epf.kalman(model), resample=never)
+    results = epf.run(jax.random.key(1), filter_, y, levels=())
+    by_kalman = jax.jit(jax.vmap(lambda theta: exact.kalman_log_evidence(model, theta, y)[-1]))(results.final.theta)
+    # 15 terms of size 1 in float32, rounded some tens of times each: 1e-7 * 15 * 30 = 5e-5.
+    np.testing.assert_allclose(results.final.S.filters.log_evidence, by_kalman, atol=2e-4)
+    mean_of_all = jax.scipy.special.logsumexp(by_kalman) - np.log(8)
+    np.testing.assert_allclose(results.log_evidence[-1], mean_of_all, atol=2e-4)
+    weights = jax.nn.softmax(by_kalman)
+    np.testing.assert_allclose(results.theta.mean["level"][-1], weights @ results.final.theta["level"], rtol=1e-3)
+
+
+def test_with_kalmans_inside_posterior_and_evidence_are_exact():
+    model, y, truth = case()
+    filter_ = epf.smc2_filter(model, 1000, max_steps=T, inner=epf.kalman(model))
+    results = epf.run(jax.random.key(0), filter_, y, levels=())
+    mean, sd = truth.mean["phi"][-1], truth.sd["phi"][-1]
+    # 1000 particles of ESS 500 and more: standard errors of 1/sqrt(500) = .045 sd, .032 of the sd, four of each.
+    assert abs(float(results.theta.mean["phi"][-1]) - mean) < 4 * 0.045 * sd
+    assert abs(float(results.theta.sd["phi"][-1]) / sd - 1) < 4 * 0.032
+    # Each of the few (at most 10) resampled stretches has weights of relative variance about 1: sqrt(10 / 1000) = .1.
+    assert abs(float(results.log_evidence[-1]) - truth.log_evidence[-1]) < 4 * 0.1
+    x_mean, x_sd = exact_state_moments(y, GRID, np.exp(truth.log_density[-1] - truth.log_density[-1].max()))
+    assert abs(float(results.x.mean[-1]) - x_mean) < 4 * 0.045 * x_sd
+
+
+def test_kalmans_filter_is_refused_where_it_is_not_exact_and_with_options_of_particles():
+    with pytest.raises(ValueError, match=r"kalman: the mean of the transition is not linear in x.*epf.sigma_points"):
+        epf.kalman(epf.models.sinusoid())
+    with pytest.raises(ValueError, match=r"kalman: the transition is Cauchy, not Gaussian"):
+        epf.kalman(epf.models.cauchy_ar1())
+    model = epf.models.ar1()
+    with pytest.raises(ValueError, match="num_inner: it is about particles, and `inner` has none"):
+        epf.smc2_filter(model, 10, max_steps=5, num_inner=64, inner=epf.kalman(model))
+    with pytest.raises(ValueError, match="inner: it was built for another model"):
+        epf.smc2_filter(model, 10, max_steps=5, inner=epf.kalman(epf.models.ar1()))
+    with pytest.raises(TypeError, match=r"got KnownTheta. It runs inside of one: epf.smc2_filter"):
+        epf.run(jax.random.key(0), epf.kalman(model), jnp.zeros(3))

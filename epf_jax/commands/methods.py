@@ -7,6 +7,7 @@ from epf_jax.filters import (
     Filter,
     bootstrap_filter,
     extended_parameter_filter,
+    kalman,
     liu_west_filter,
     node_filter,
     online_em,
@@ -37,6 +38,11 @@ class Method(NamedTuple):
     at_each_node: bool = False
 
 
+def ibis(model: StateSpaceModel, num_particles: int, *, max_steps: int) -> Filter:
+    """SMC^2 with Kalman's filter inside."""
+    return smc2_filter(model, num_particles, max_steps=max_steps, inner=kalman(model))
+
+
 METHODS = {
     "epf": Method(extended_parameter_filter),
     "storvik": Method(storvik_filter),
@@ -45,6 +51,7 @@ METHODS = {
     "practical": Method(practical_filter, 100, caution="it is too wide where noise variances are learned"),
     "resample-move": Method(resample_move_filter, remembers=True),
     "smc2": Method(smc2_filter, 256, remembers=True),
+    "ibis": Method(ibis, remembers=True),
     "liu-west": Method(liu_west_filter, caution="its posterior is biased, and too narrow after long series"),
     "sir": Method(bootstrap_filter, caution="it never redraws theta, and ends with a few values of it"),
     "online-em": Method(online_em, 200, caution="it has a point estimate, and no posterior"),

@@ -2,7 +2,7 @@
 
 from epf_jax.filters.base import Filter, FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.filters.known_theta import sigma_points
+from epf_jax.filters.known_theta import KnownTheta, kalman, sigma_points
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
 from epf_jax.filters.node import node_filter
 from epf_jax.filters.online_em import online_em
@@ -19,11 +19,13 @@ from epf_jax.filters.smc2 import smc2_filter
 __all__ = [
     "Filter",
     "FilterState",
+    "KnownTheta",
     "StepInfo",
     "bootstrap_filter",
     "coordinate_kernel",
     "covariance_kernel",
     "extended_parameter_filter",
+    "kalman",
     "liu_west_filter",
     "node_filter",
     "online_em",

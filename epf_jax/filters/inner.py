@@ -1,11 +1,12 @@
 """Inner filters: the library's own filter for a known theta, one for each of N values of theta, in several sizes.
 
 The size is a level that may change while the program runs, and shapes may not: arrays have room for the largest size,
-and each size is a branch of a `switch` that computes on as many rows as it needs.
+and each size is a branch of a `switch` that computes on as many rows as it needs. Filters without particles
+(`known_theta`) have one level.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.filters.base import FilterState, StepInfo
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.known_theta import KnownTheta
 from epf_jax.filters.memory import recall
 from epf_jax.guards import refuse_gradients
 from epf_jax.model import StateSpaceModel
@@ -30,21 +32,36 @@ _NO_GRADIENT = (
 class InnerFilters(NamedTuple):
     """Known-theta filters, one for each row of theta, all of the size that a level says.
 
+    What they are has `log_evidence`, the likelihood of each theta so far.
+
     Attributes:
         init: `init(key, level, theta) -> filters`, before any observation.
         step: `step(key, level, theta, filters, y, u) -> filters, info`.
         rerun: `rerun(key, level, theta, memory, num_steps) -> filters`, new ones after so many observations.
+        pick: `pick(key, filters)`, a state from each of them.
+        num_levels: how many sizes there are.
+        description: in words.
     """
 
-    init: Callable[..., FilterState]
-    step: Callable[..., tuple[FilterState, StepInfo]]
-    rerun: Callable[..., FilterState]
+    init: Callable[..., Any]
+    step: Callable[..., tuple[Any, StepInfo]]
+    rerun: Callable[..., Any]
+    pick: Callable[[PRNGKeyArray, Any], Float[Array, "N *x"]]
+    num_levels: int
+    description: str
 
 
-def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Proposal) -> InnerFilters:
+class Laws(NamedTuple):
+    """Filters without particles, a row for each theta: the laws of their states, and their evidence."""
+
+    states: Any
+    log_evidence: Float[Array, " N"]
+
+
+def inner_particles(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Proposal) -> InnerFilters:
     """The library's own filter for a known theta, vmapped over theta, in every size."""
     room = sizes[-1]
-
+    description = f"inner filters of {' or '.join(map(str, sizes))} particles, proposal {proposal.name}"
     resample = in_order() if is_quasi_random(proposal) else systematic
     proposal = blind_to_missing(proposal)
 
@@ -58,11 +75,6 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
 
         return start
 
-    starts = [start_with(size) for size in sizes]
-
-    def init(key, level, theta):
-        return jax.lax.switch(level, starts, key, theta)
-
     def step_with(size):
         def step(key, theta, filters, y, u):
             one = jax.vmap(lambda key, theta, state: filter_of(theta, size).step(key, state, y, u))
@@ -71,7 +83,31 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
 
         return step
 
-    steps = [step_with(size) for size in sizes]
+    return _in_levels(
+        [start_with(size) for size in sizes], [step_with(size) for size in sizes], _one_of_each, description
+    )
+
+
+def inner_laws(inner: KnownTheta) -> InnerFilters:
+    """A filter of the state without particles for each theta, whose likelihood is no estimate."""
+
+    def start(key, theta):
+        states = jax.vmap(inner.start)(_key_for_each(key, theta), theta)
+        return Laws(states, jnp.zeros(jax.tree.leaves(theta)[0].shape[0]))
+
+    def step(key, theta, filters, y, u):
+        one = jax.vmap(lambda key, states: inner.step(key, states, y, u))
+        states, info = one(_key_for_each(key, theta), filters.states)
+        return Laws(states, filters.log_evidence + info.log_increment), info
+
+    def pick(key, filters):
+        return inner.pick(key, filters.states, jnp.arange(filters.log_evidence.shape[0]))
+
+    return _in_levels([start], [step], pick, f"inner filters {inner.description}")
+
+
+def _in_levels(starts: Sequence[Callable], steps: Sequence[Callable], pick: Callable, description: str) -> InnerFilters:
+    """The filters that start and step otherwise on each level."""
 
     def go_on_at(k):
         def go_on(key, level, theta, filters, memory, num_steps):
@@ -83,7 +119,10 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
 
         return go_on
 
-    over_the_past = [go_on_at(k) for k in range(len(sizes))]
+    over_the_past = [go_on_at(k) for k in range(len(steps))]
+
+    def init(key, level, theta):
+        return jax.lax.switch(level, starts, key, theta)
 
     def step(key, level, theta, filters, y, u):
         return jax.lax.switch(level, steps, key, theta, filters, y, u)
@@ -94,10 +133,10 @@ def inner_filters(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Prop
         filters = jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
         return refuse_gradients(_NO_GRADIENT, filters)
 
-    return InnerFilters(init, step, rerun)
+    return InnerFilters(init, step, rerun, pick, len(steps), description)
 
 
-def one_of_each(key: PRNGKeyArray, filters: FilterState) -> Float[Array, "N *x"]:
+def _one_of_each(key: PRNGKeyArray, filters: FilterState) -> Float[Array, "N *x"]:
     """A state drawn from each inner filter."""
     reached = jnp.cumsum(jnp.exp(filters.log_weights), axis=1)
     level = (1.0 - jax.random.uniform(key, reached.shape[:1], reached.dtype)) * reached[:, -1]

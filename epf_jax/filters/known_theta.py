@@ -1,16 +1,19 @@
-r"""What a filter of many thetas runs at each of them: a filter of the state alone, by particles or by sigma points.
+r"""What a filter of many thetas runs at each of them: a filter of the state alone, by particles or by a Gaussian law.
 
-Sigma points keep the law of x_t given y_1:t as one Gaussian :math:`N(m, P)` (Ito and Xiong 2000, *Gaussian filters for
-nonlinear filtering problems*). The transition :math:`x_t \sim N(f, Q)`, f and Q any functions of :math:`x_{t-1}`, is
-read at the nodes :math:`x_i` of Gauss and Hermite's quadrature under it, with weights :math:`w_i`:
+Without particles the law of x_t given y_1:t is one Gaussian :math:`N(m, P)`. Kalman's filter keeps it for a transition
+:math:`x_t \sim N(A x_{t-1} + a, Q)`. Sigma points do for any :math:`x_t \sim N(f, Q)`, f and Q functions of
+:math:`x_{t-1}` (Ito and Xiong 2000, *Gaussian filters for nonlinear filtering problems*), read at the nodes :math:`x_i`
+of Gauss and Hermite's quadrature under the law, with weights :math:`w_i`:
 
-    1. predict    m = sum w_i f(x_i), P = sum w_i (Q(x_i) + (f(x_i) - m)(f(x_i) - m)^T)
+    1. predict    m = A m + a,           P = A P A^T + Q                                             by Kalman,
+                  m = sum w_i f(x_i),    P = sum w_i (Q(x_i) + (f(x_i) - m)(f(x_i) - m)^T)           by sigma points
     2. condition  N(m, P) on y_t = H x_t + c + noise; the evidence is the density of y_t
 
-That is Kalman's filter for linear models. For others it errs by how far the law of x_t before y_t is from Gaussian,
-which no number of points mends.
+For linear models the two are the same, and exact. For others sigma points err by how far the law of x_t before y_t is
+from Gaussian, which no number of points mends.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,8 +27,8 @@ from epf_jax.checks import check_whole_number
 from epf_jax.dependence import abstractly
 from epf_jax.filters.base import StepInfo, start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.gaussian import cholesky, condition, is_gaussian, linear_parts, moments
-from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
+from epf_jax.model import StateSpaceModel, check_is_model, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name
@@ -55,6 +58,20 @@ class KnownTheta(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<a filter of the state {self.description}>"
+
+
+def check_inner(inner: Any, model: StateSpaceModel, **of_particles: Any) -> None:
+    """Refuse what is no inner filter of this model, or comes with options of particles."""
+    if not isinstance(inner, KnownTheta):
+        raise TypeError(
+            f"inner: expected epf.kalman(model) or epf.sigma_points(model), got {inner!r}."
+            + (" Call it with the model." if callable(inner) else " For particles, give their number: num_inner.")
+        )
+    if inner.model is not model:
+        raise ValueError("inner: it was built for another model. Build both with the same object, `model`.")
+    for name, value in of_particles.items():
+        if value is not None:
+            raise ValueError(f"{name}: it is about particles, and `inner` has none. Leave out one of the two.")
 
 
 def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, resample: Resampler) -> KnownTheta:
@@ -101,6 +118,7 @@ class Gaussian(NamedTuple):
 def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     """No particles but a Gaussian law of the state, for `epf.node_filter(model, inner=epf.sigma_points(model))`.
 
+    `epf.smc2_filter` takes it, too, for models of any number of parameters.
     Kalman's filter, and exact, for linear Gaussian models; faster than particles, and nearer than a few of them,
     wherever the law of x_t before y_t is nearly Gaussian. How near that is, more points do not tell: compare
     once with many particles, `epf.node_filter(model, 512)`, and a few keys.
@@ -127,9 +145,52 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     if num_points**dim > _MOST_POINTS:
         raise ValueError(
             f"sigma_points: {num_points} points along each of {dim} components are {num_points**dim}, more than "
-            f"{_MOST_POINTS}. Use particles: epf.node_filter(model, 32)."
+            f"{_MOST_POINTS}. Use epf.kalman(model), where the transition is linear, or particles: "
+            "epf.node_filter(model, 32)."
         )
     at, w = _hermite(num_points, dim)
+
+    def predict(law, u):
+        def ahead(s):
+            x = (law.mean + law.scale_tril @ s).reshape(x_shape).astype(x_dtype)
+            return moments(model.transition(law.theta, x, u))
+
+        return _matched(w, *jax.vmap(ahead)(at))
+
+    return _by_laws(model, predict, f"with {num_points} sigma points a component each")
+
+
+def kalman(model: StateSpaceModel) -> KnownTheta:
+    """Kalman's filter of the state, for `epf.smc2_filter(model, 1000, max_steps=T, inner=epf.kalman(model))`.
+
+    Exact for models that are linear and Gaussian in x, with states of any dimension; theta may enter in any way.
+    `epf.node_filter` takes it, too, with one to three parameters.
+
+    Args:
+        model: one whose initial state, transition and observation are Gaussian, means linear in x and noise free of x.
+    """
+    check_is_model(model)
+    problem = why_not_fully_adapted(model) or _why_no_gaussian_start(model) or _why_not_linear(model)
+    if problem:
+        raise ValueError(
+            f"kalman: {problem} It needs a Gaussian initial state, and a transition and an observation that are "
+            "Gaussian with means linear in x and noise free of x. Use epf.sigma_points(model), where the transition is "
+            "Gaussian, or particles: num_inner=64."
+        )
+    x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
+
+    def predict(law, u):
+        A, a, scale = linear_parts(lambda x: model.transition(law.theta, x, u), x_shape, x_dtype)
+        L = A @ law.scale_tril
+        return A @ law.mean + a, cholesky(L @ L.T + scale @ scale.T)
+
+    return _by_laws(model, predict, "by Kalman's")
+
+
+def _by_laws(model: StateSpaceModel, predict: Callable, description: str) -> KnownTheta:
+    """The filter of a Gaussian law of the state, which `predict(law, u)` takes one step ahead."""
+    x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
+    dim = math.prod(x_shape)
 
     def start(key, theta):
         return Gaussian(theta, *as_floats(moments(model.initial(theta))))
@@ -137,29 +198,30 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     def as_floats(parts):
         return (jnp.asarray(part, float) for part in parts)
 
-    def step(key, states, y, u):
-        theta, mean, scale_tril = states
-
-        def ahead(s):
-            return moments(model.transition(theta, (mean + scale_tril @ s).reshape(x_shape).astype(x_dtype), u))
-
-        blind = _matched(w, *jax.vmap(ahead)(at))
-        observed = linear_parts(lambda x: model.observation(theta, x, u), x_shape, x_dtype)
+    def step(key, law, y, u):
+        blind = predict(law, u)
+        observed = linear_parts(lambda x: model.observation(law.theta, x, u), x_shape, x_dtype)
         *seen, log_density = condition(*blind, *observed, jnp.ravel(y))
         collapsed = ~jnp.isfinite(log_density)
-        law = (jnp.where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
-        return Gaussian(theta, *as_floats(law)), _reported(collapsed, log_density)
+        parts = (jnp.where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
+        return Gaussian(law.theta, *as_floats(parts)), _reported(collapsed, log_density)
 
     def between(theta, some, shares):
         return Gaussian(theta, shares @ some.mean, jnp.tensordot(shares, some.scale_tril, axes=1))
 
-    def pick(key, states, which):
+    def pick(key, laws, which):
         normal = jax.scipy.special.ndtri(_levels(len(which), dim))
-        x = states.mean[which] + jnp.sum(states.scale_tril[which] * normal[:, None, :], axis=-1)
+        x = laws.mean[which] + jnp.sum(laws.scale_tril[which] * normal[:, None, :], axis=-1)
         return x.reshape(len(which), *x_shape).astype(x_dtype)
 
-    description = f"with {num_points} sigma points a component each"
     return KnownTheta(start, step, between, pick, description, model)
+
+
+def _why_not_linear(model: StateSpaceModel) -> str:
+    theta, x = model.parameters.to_theta(model.parameters.centre), np.zeros(model.shapes.x.shape, float)
+    if is_linear_gaussian(lambda x, u: model.transition(theta, x, u), x, example_input(model)):
+        return ""
+    return "the mean of the transition is not linear in x, or its noise depends on x."
 
 
 def _why_no_gaussian_start(model: StateSpaceModel) -> str:
@@ -202,5 +264,10 @@ def _reported(collapsed, log_density):
 
 def _levels(num: int, dim: int) -> Float[Array, "G d"]:
     """Levels that fill (0, 1) evenly, in an order that has nothing to do with that of a lattice of theta."""
-    steps = np.sqrt(np.array([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0, 23.0, 29.0])[:dim])
+    primes: list[int] = []
+    candidates = itertools.count(2)
+    while len(primes) < dim:
+        number = next(candidates)
+        primes += [number] * all(number % prime for prime in primes)
+    steps = np.sqrt(np.array(primes, float))
     return jnp.asarray((np.arange(num)[:, None] + 0.5) * steps % 1.0, float)

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
 from epf_jax.filters.between_nodes import between_nodes, roughness
-from epf_jax.filters.known_theta import KnownTheta, particles
+from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import node_counts
 from epf_jax.model import StateSpaceModel, check_is_model
@@ -130,7 +130,7 @@ def node_filter(
     if inner is None:
         inner, resample = _inner_particles(model, num_inner, proposal, resample)
     else:
-        _check_inner(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
+        check_inner(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
         resample = systematic  # there is nothing to resample
     between = between_nodes(counts, num_points, reach)
 
@@ -219,20 +219,6 @@ def _inner_particles(model, num_inner, proposal, resample) -> tuple[KnownTheta, 
         proposal = quasi_random_where_possible(proposal, model) if keeps_order(resample) else proposal
     check_proposal(proposal, model)
     return particles(model, num_inner, proposal, resample), resample
-
-
-def _check_inner(inner: Any, model: StateSpaceModel, **of_particles: Any) -> None:
-    """Refuse what is no inner filter of this model, or comes with options of particles."""
-    if not isinstance(inner, KnownTheta):
-        raise TypeError(
-            f"inner: expected epf.sigma_points(model), got {inner!r}."
-            + (" Call it with the model." if callable(inner) else " For particles, give their number: num_inner.")
-        )
-    if inner.model is not model:
-        raise ValueError("inner: it was built for another model. Build both with the same object, `model`.")
-    for name, value in of_particles.items():
-        if value is not None:
-            raise ValueError(f"{name}: it is about particles, and `inner` has none. Leave out one of the two.")
 
 
 class _Taken(NamedTuple):

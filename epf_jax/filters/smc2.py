@@ -13,9 +13,10 @@ Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
                  new inner filter over y_1:t and accept with probability p(z') Z(theta') / p(z) Z(theta)
     5. exchange  when few moves were accepted: inner filters of twice the size over y_1:t, weighed by Z_new / Z_old
 
-Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). Departures: V is
-that of the particles before step t (see `spread_of`), and the exchange adds nothing to the evidence: the ratio that its
-weights average to is known to be one.
+Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). With Kalman's
+filter inside, likelihoods are no estimates, and 5. never happens: that is IBIS, iterated batch importance sampling
+(Chopin 2002). Departures: V is that of the particles before step t (see
+`spread_of`), and the exchange adds nothing to the evidence: the ratio that its weights average to is known to be one.
 
 A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
 Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter steps.
@@ -42,7 +43,8 @@ from epf_jax.filters.base import (
     start,
     step_info,
 )
-from epf_jax.filters.inner import InnerFilters, inner_filters, one_of_each
+from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
+from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
@@ -53,18 +55,20 @@ from epf_jax.samplers import SampleInfo, no_draw, together
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.weights import reweight, where_rows
 
+DEFAULT_INNER = 64
+
 
 class NestedFilters(NamedTuple):
     """The statistic S of SMC^2.
 
     Attributes:
-        filters: the states of the inner filters, a row for each theta; rows of unused inner particles weigh nothing.
-            `log_evidence` is log Z, the likelihood that each theta has so far.
+        filters: the inner filters, a row for each theta; rows of unused inner particles weigh nothing. `log_evidence`
+            is log Z, the likelihood that each theta has so far.
         level: the inner filters' size is num_inner 2^level.
         memory: the observations so far.
     """
 
-    filters: FilterState
+    filters: Any
     level: Int[Array, ""]
     memory: Memory
 
@@ -73,7 +77,7 @@ class Rejuvenated(NamedTuple):
     """Theta-particles after moves, and perhaps an exchange; `moves` reports of the moves."""
 
     theta: Theta
-    filters: FilterState
+    filters: Any
     level: Int[Array, ""]
     log_weights: Float[Array, " N"]
     moves: SampleInfo
@@ -84,9 +88,10 @@ def smc2_filter(
     num_particles: int,
     *,
     max_steps: int,
-    num_inner: int = 64,
+    num_inner: int | None = None,
     max_inner: int | None = None,
-    num_moves: int = 2,
+    inner: KnownTheta | None = None,
+    num_moves: int | None = None,
     min_acceptance: float = 0.15,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
@@ -98,10 +103,12 @@ def smc2_filter(
         num_particles: N, how many values of theta, each with its own inner filter.
         max_steps: the most observations that the filter will be given: it remembers them all. `run` refuses a longer
             series; a step beyond is reported as `overflowed`, and theta is moved no more.
-        num_inner: particles of each inner filter at the start.
+        num_inner: particles of each inner filter at the start, 64 by default.
         max_inner: how far their number may double, where few moves are accepted; 4 num_inner by default. Each size is
             compiled on its own.
-        num_moves: PMMH moves at each rejuvenation.
+        inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: no particles but the exact law of the
+            state for each theta, which is far quicker. `epf.sigma_points(model)`, where the transition is not linear.
+        num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little.
         min_acceptance: the acceptance rate below which the number of inner particles doubles.
         proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
             otherwise `epf.bootstrap()`.
@@ -110,21 +117,19 @@ def smc2_filter(
     resample = when_ess_below(0.5) if resample is None else resample
     check_filter_arguments(model, num_particles, resample)
     check_memory_arguments("smc2_filter", model, max_steps, resample)
-    sizes = _sizes(num_inner, max_inner)
+    num_moves = (2 if inner is None else 5) if num_moves is None else num_moves
     check_whole_number("num_moves", num_moves, hint="One to five are usual.")
     if not is_share(min_acceptance):
         raise ValueError(f"min_acceptance: expected an acceptance rate from 0 to 1, got {min_acceptance!r}.")
-    proposal = default_proposal(model) if proposal is None else proposal
-    check_proposal(proposal, model)
     N = num_particles
-    inner = inner_filters(model, sizes, proposal)
-    rejuvenate = _rejuvenation(model.parameters, inner, len(sizes) - 1, num_moves, min_acceptance)
+    filters_of = _filters_of(model, inner, num_inner, max_inner, proposal)
+    rejuvenate = _rejuvenation(model.parameters, filters_of, num_moves, min_acceptance)
 
     def init(key):
         key_theta, key_inner = jax.random.split(key)
         state = start(key_theta, model, N, lambda x_0: ())
         level = jnp.zeros((), int)
-        filters = inner.init(key_inner, level, state.theta)
+        filters = filters_of.init(key_inner, level, state.theta)
         return state._replace(S=NestedFilters(filters, level, empty_memory(model, max_steps)))
 
     def step(key, state, y, u):
@@ -133,7 +138,7 @@ def smc2_filter(
         y = jnp.asarray(y, float)
 
         before = filters.log_evidence
-        filters, steps = inner.step(key_inner, level, theta, filters, y, u)
+        filters, steps = filters_of.step(key_inner, level, theta, filters, y, u)
         weighing = reweight(state.log_weights, steps.log_increment)
         # An observation that is impossible under every theta counts as missing, here and whenever the past is rerun.
         filters = filters._replace(log_evidence=jnp.where(weighing.collapsed, before, filters.log_evidence))
@@ -149,7 +154,7 @@ def smc2_filter(
             lambda: untouched,
         )
 
-        x = one_of_each(key_state, filters)
+        x = filters_of.pick(key_state, filters)
         info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
         acceptance = jnp.where(due, info.acceptance, jnp.nan)
@@ -158,8 +163,8 @@ def smc2_filter(
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
 
     description = (
-        f"SMC^2: {N} theta-particles, inner filters of {' or '.join(map(str, sizes))} particles, proposal "
-        f"{proposal.name}, {num_moves} PMMH moves, resampling {resampler_name(resample)}, room for {max_steps} steps"
+        f"SMC^2: {N} theta-particles, {filters_of.description}, {num_moves} PMMH moves, resampling "
+        f"{resampler_name(resample)}, room for {max_steps} steps"
     )
     which: Any = (True, False, False)
     by_particle = PARTICLES._replace(S=NestedFilters(*which))
@@ -167,9 +172,10 @@ def smc2_filter(
 
 
 def _rejuvenation(
-    coordinates: Parameters, inner: InnerFilters, last_level: int, num_moves: int, min_acceptance: float
+    coordinates: Parameters, inner: InnerFilters, num_moves: int, min_acceptance: float
 ) -> Callable[..., Rejuvenated]:
     """PMMH moves of every theta, and larger inner filters where few are accepted."""
+    last_level = inner.num_levels - 1
 
     def move(key, theta, filters, level, spread, memory, num_steps):
         scale_tril = steps_like(spread)
@@ -206,6 +212,16 @@ def _rejuvenation(
         return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
 
     return rejuvenate
+
+
+def _filters_of(model, inner, num_inner, max_inner, proposal) -> InnerFilters:
+    """The inner filters that the arguments ask for."""
+    if inner is not None:
+        check_inner(inner, model, num_inner=num_inner, max_inner=max_inner, proposal=proposal)
+        return inner_laws(inner)
+    proposal = default_proposal(model) if proposal is None else proposal
+    check_proposal(proposal, model)
+    return inner_particles(model, _sizes(DEFAULT_INNER if num_inner is None else num_inner, max_inner), proposal)
 
 
 def _sizes(num_inner: Any, max_inner: Any) -> tuple[int, ...]:
