@@ -308,6 +308,15 @@ def _extents(leaves: list[_Leaf]) -> list[tuple[Any, Any, Any, Any]]:
     ]
 
 
+def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Theta) -> Theta:
+    """Theta at z, or `otherwise` where it would be rounded onto a bound: from there no finite z leads back."""
+    theta = coordinates.to_theta(z)
+    if coordinates.is_real:
+        return theta
+    inside = jnp.all(jnp.isfinite(coordinates.to_vector(theta)))
+    return jax.tree.map(lambda new, old: jnp.where(inside, new, old), theta, otherwise)
+
+
 def evaluated(function: Callable, *arguments: Any) -> Any:
     """What it returns, by one small program rather than one for every operation."""
     found = jax.jit(function)(*arguments)

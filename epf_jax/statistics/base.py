@@ -8,12 +8,14 @@ nodal statistic's best node), so that running sums stay small in float32.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float
 
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
+from epf_jax.parameters import theta_inside
 from epf_jax.samplers import LogDensity, Sampler, check_sampler, each_particle, prior_population, random_walk
 
 
@@ -106,12 +108,12 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         population = prior if population is None else population
         z = coordinates.to_vector(theta)
         z, info = sampler.step(key, z, statistic.log_target(S), population)
-        return coordinates.to_theta(z), info
+        return theta_inside(coordinates, z, theta), info
 
     def sample_all(key, S, theta, population):
         z = jax.vmap(coordinates.to_vector)(theta)
         z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
-        return jax.vmap(coordinates.to_theta)(z), info
+        return jax.vmap(partial(theta_inside, coordinates))(z, theta), info
 
     build = statistic.without_path
     without_path = None if build is None else lambda: with_sampler(build(), model, sampler)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters, evaluated
+from epf_jax.parameters import Parameters, evaluated, theta_inside
 from epf_jax.random import normal
 from epf_jax.samplers import SampleInfo, prior_population
 from epf_jax.samplers.random_walk import accepted, steps_like
@@ -26,7 +26,7 @@ from epf_jax.statistics.base import Statistic
 from epf_jax.triangular import Factor, add_rows, diagonal, empty, last_column, solve, times
 from epf_jax.weights import Population
 
-_NUM_PAIRS = 2  # of steps, a proposal of the coefficients and a walk, an observation; one where nothing else is walked
+_LEAST_PAIRS = 2  # of steps, a proposal of the coefficients and a walk, an observation, where anything else is walked
 
 
 def with_gaussian_proposals(
@@ -75,11 +75,12 @@ def with_gaussian_proposals(
         log_density, (noise, uniforms) = statistic.log_target(S), random
         z, log_p = current
         z_new, R = propose(S, z, noise[0], steps[0])
-        possible = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
-        z_new = jnp.where(possible, z_new, z)
-        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
+        inside = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
+        z_new = jnp.where(inside, z_new, z)
         by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise[0])
-        accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - by_new)
+        possible = inside & jnp.isfinite(by_new)  # at a bound rounding leaves a proposal no density to divide by
+        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
+        accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - jnp.where(possible, by_new, 0.0))
         z, log_p = jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), (z, log_p))
         z_new = z + steps[1] @ noise[1]
         log_p_new = log_density(z_new)
@@ -89,14 +90,15 @@ def with_gaussian_proposals(
 
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
-        shape = (*shape, _NUM_PAIRS if len(others) else 1, 2)
+        num_pairs = max(_LEAST_PAIRS, (len(others) + 1) // 2) if len(others) else 1
+        shape = (*shape, num_pairs, 2)
         return normal(key_move, (*shape, coordinates.dim), dtype), jax.random.uniform(key_accept, shape, dtype)
 
     def move(randoms, S, theta, steps):
         z = coordinates.to_vector(theta)
         start = (z, statistic.log_target(S)(z))
         (z, _), (accepts, bad) = jax.lax.scan(partial(metropolis, S, steps), start, randoms)
-        new = coordinates.to_theta(z)
+        new = theta_inside(coordinates, z, theta)
         moved = jnp.any(accepts)  # theta that was not is not to be rounded, either
         theta = jax.tree.map(lambda new, old: jnp.where(moved, new, old), new, theta)
         return theta, SampleInfo(jnp.mean(accepts, dtype=z.dtype), jnp.sum(bad))

@@ -1,4 +1,4 @@
-r"""Exact statistics where theta enters Gaussian means linearly, and their noise in any way, under any prior.
+r"""Exact statistics where theta enters Gaussian means linearly, under any prior; it may be all that scales their noise.
 
 A term :math:`v_t \sim N(H_t \theta + h_t,\; L(\theta) L(\theta)^T)` (a transition, an observation, or both) has the
 log-density of a regression, whose sufficient statistic is that of least squares: the triangular factor R of all rows
@@ -20,15 +20,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from epf_jax.dependence import depends_on, is_affine
-from epf_jax.gaussian import noisy_part, solve_lower
+from epf_jax.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
 from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters
+from epf_jax.parameters import Parameters, evaluated
 from epf_jax.samplers import default_walk
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.coefficients import of_coefficients, put, with_gaussian_proposals
 from epf_jax.terms import (
+    GaussianTerm,
     gaussian_term,
-    is_silent,
     noise_is_of_theta_alone,
     path_terms,
     require_inspectable,
@@ -38,6 +38,7 @@ from epf_jax.terms import (
 from epf_jax.triangular import Factor, add_rows, dense, empty, list_of_rows, times
 
 _MOST_COLUMNS = 24  # of a factor, into which rows are rotated one number after the other
+_PROBES = 16  # thetas at which it is looked whether a component has noise
 
 
 class Sums(NamedTuple):
@@ -93,16 +94,17 @@ def linear_means(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model whose Gaussian means are linear in theta, under any prior.
 
     theta may enter the transition, the observation (of which missing components are skipped) or the initial state, and
-    their noise, too, but not together with x, y or u; these may enter in any way otherwise. With a Gaussian prior and
-    known noise `conjugate` is the same with exact draws, and so is `conjugate_blocks` with conjugate priors of
-    variances. The draws here are four Metropolis-Hastings steps (`coefficients`).
+    their noise, too, but not together with x, y or u, nor the joint noise of several observations, some of which may be
+    missing; x, y and u may enter in any way otherwise. With a Gaussian prior and known noise `conjugate` is the same
+    with exact draws, and so is `conjugate_blocks` with conjugate priors of variances. The draws here are a few
+    Metropolis-Hastings steps (`coefficients`; of noise alone, a random walk).
     """
     problem = why_not_linear_means(model)
     if problem:
         raise ValueError(f"linear_means: {problem} Use epf.chebyshev(model) or epf.assumed_density(model).")
     require_noise(model, "linear_means")
     coordinates, numbers, terms = model.parameters, _numbers(model), path_terms(model, natural=True)
-    initial, steps = ([_piece(t, numbers, terms.example) for t in group] for group in (terms.initial, terms.steps))
+    initial, steps = ([_piece(model, t, numbers) for t in group] for group in (terms.initial, terms.steps))
     pieces = (*initial, *steps)
 
     def init(x_0=None):
@@ -149,7 +151,8 @@ def why_not_linear_means(model: StateSpaceModel) -> str:
         if gaussian is None:
             return f"theta enters the {term.name}, which is not Gaussian."
         if not (gaussian.known_noise or noise_is_of_theta_alone(gaussian, leaves, terms.example)):
-            return f"the noise of the {term.name} depends on theta together with the state or the inputs."
+            joint = "" if gaussian.diagonal else ", or is joint, though some of its components may be missing"
+            return f"the noise of the {term.name} depends on theta together with the state or the inputs{joint}."
         if not is_affine(lambda v, *given, g=gaussian: g.mean(numbers.unravel(v), *given), numbers.c, x_prev, x, u):
             return f"the mean of the {term.name} is not linear in theta."
         num_columns = len(_entering(gaussian.mean, numbers, terms.example)) + 1
@@ -178,38 +181,47 @@ def _entering(function: Callable, numbers: _Numbers, example: tuple) -> Int[np.n
     return np.concatenate([np.zeros(0, int), *(numbers.leaves[i] for i in found)])
 
 
-def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
+def _piece(model: StateSpaceModel, term, numbers: _Numbers) -> _Piece:
+    example = path_terms(model, natural=True).example
     (x_example, _, _, u_example), leaves = example, numbers.unravel(numbers.c)
     gaussian = gaussian_term(term, leaves, example)
     assert gaussian is not None
     columns = _entering(gaussian.mean, numbers, example)
     d, m = gaussian.dim, len(columns) + 1
     joint = not (gaussian.known_noise or gaussian.diagonal)
+    fixed = np.zeros(d, bool) if gaussian.known_noise else _always_fixed(model, numbers, gaussian, example)
 
-    def block(x_prev, x, y, u):
-        """The regression's rows at one step, one for each component, their noise, and which say anything."""
+    def regression(x_prev, x, y, u):
+        """Value, offset and slopes of one step."""
 
         def mean(v):
             return gaussian.mean(numbers.unravel(put(numbers.c, columns, list(numbers.c[columns] + v))), x_prev, x, u)
 
-        scale, value = gaussian.scale_tril(leaves, x_prev, x, u), jnp.ravel(term.value(x, y))
-        seen = ~is_silent(gaussian, value, scale)
-        offset, slopes = mean(jnp.zeros(m - 1)), jax.jacfwd(mean)(jnp.zeros(m - 1))
-        value, offset, slopes, scale = whiten(gaussian, value, scale, offset, slopes)
-        return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1), scale, seen
+        nothing = jnp.zeros(m - 1)
+        return jnp.ravel(term.value(x, y)), mean(nothing), jax.jacfwd(mean)(nothing)
+
+    def rows_of(value, offset, slopes):
+        return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1)
 
     def add_known(S, x_prev, x, y, u):
-        rows, scale, _ = block(x_prev, x, y, u)
-        return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, rows)))),), S.counts)
+        value, *mean = regression(x_prev, x, y, u)
+        *parts, scale = whiten(gaussian, value, gaussian.scale_tril(leaves, x_prev, x, u), *mean)
+        return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, rows_of(*parts))))),), S.counts)
 
     def add(S, x_prev, x, y, u):
-        rows, _, seen = block(x_prev, x, y, u)
-        each = rows.reshape(len(S.R), -1)
-        return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + seen)
+        value, *mean = regression(x_prev, x, y, u)
+        silent = fixed | jnp.isnan(value) if term.name == "observation" else jnp.asarray(fixed)
+        parts = mask_missing(jnp.where(silent, jnp.nan, 0.0), value, *mean)[1:]
+        each = rows_of(*parts).reshape(len(S.R), -1)
+        return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + ~silent)
 
     def noise(t):
         scale = gaussian.scale_tril(numbers.unravel(t), x_example, x_example, u_example)
-        return noisy_part(scale, gaussian.diagonal)  # the rest has counts and rows of zero
+        if not isinstance(fixed, jax.core.Tracer) and not np.any(fixed):
+            return scale
+        if gaussian.diagonal:
+            return scale + jnp.diag(jnp.where(fixed, 1.0, 0.0))
+        return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale)  # what is fixed has counts and rows of zero
 
     def rows(S, t):
         # The last row of a factor is what no coefficient explains.
@@ -243,7 +255,21 @@ def _piece(term, numbers: _Numbers, example: tuple) -> _Piece:
     return _Piece(columns, of_noise, zero, add_known if gaussian.known_noise else add, log_likelihood, rows)
 
 
+def _always_fixed(model: StateSpaceModel, numbers: _Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
+    """Which components of a vector have no noise whatever theta is: at one theta, any noise may vanish."""
+    (x, _, _, u), coordinates = example, model.parameters
+    if gaussian.dim == 1:
+        return np.zeros(1, bool)
+    steps = np.random.default_rng(1).normal(size=(_PROBES, coordinates.dim)).astype(numbers.c.dtype)
+
+    def look(z):
+        return without_noise(gaussian.scale_tril(jax.tree.leaves(coordinates.to_theta(z)), x, x, u))
+
+    fixed = evaluated(jax.vmap(look), coordinates.centre + coordinates.scale * steps)
+    return (jnp if isinstance(fixed, jax.core.Tracer) else np).all(fixed, axis=0)
+
+
 def _coefficients(coordinates: Parameters, pieces: tuple[_Piece, ...]) -> Int[np.ndarray, " A"]:
     """Which numbers are coefficients of means and of nothing else, each with a coordinate of its own."""
-    linear, noisy = (np.concatenate(parts) for parts in zip(*((p.columns, p.noise) for p in pieces), strict=True))
+    linear, noisy = ([i for p in pieces for i in part(p)] for part in (lambda p: p.columns, lambda p: p.noise))
     return np.array([i for i in np.setdiff1d(linear, noisy) if coordinates.own[i] >= 0], int)
