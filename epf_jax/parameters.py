@@ -313,7 +313,9 @@ def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Thet
     theta = coordinates.to_theta(z)
     if coordinates.is_real:
         return theta
-    inside = jnp.all(jnp.isfinite(coordinates.to_vector(theta)))
+    # Numbers below the smallest normal one are written down as zero, which is a bound of many.
+    stored = jax.tree.map(lambda a: jnp.where(jnp.abs(a) < jnp.finfo(a.dtype).tiny, 0.0, a), theta)
+    inside = jnp.all(jnp.isfinite(coordinates.to_vector(stored)))
     return jax.tree.map(lambda new, old: jnp.where(inside, new, old), theta, otherwise)
 
 

@@ -43,8 +43,11 @@ def warn_of_trouble(results: Results) -> None:
         warnings.warn(
             f"The particles are NaN or infinite from t = {_first(lost, t)} on: from there on nothing is known. Likely "
             "causes: a transition that is NaN for an input (a negative time step under a square root), that has noise "
-            "of scale zero, or that explodes; or coefficients of regressors that are nearly the same in float32, as an "
-            "intercept beside a level in the hundreds is: write the model for y less its level, or jax_enable_x64.",
+            "of scale zero, or that explodes; a model whose form changes at some time or state (a variance that is "
+            "multiplied in a rare regime), where conjugate_blocks, told by print(filter), must not be taken: give "
+            "statistic=epf.chebyshev(model) or epf.assumed_density(model); or coefficients of regressors that are "
+            "nearly the same in float32, as an intercept beside a level in the hundreds is: write the model for y less "
+            "its level, or jax_enable_x64.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -12,6 +12,7 @@ import scipy.stats
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.parameters import parameters, theta_inside
 from epf_jax.statistics import statistic_of_path, with_sampler
 from epf_jax.weights import population, uniform_log_weights
 
@@ -227,6 +228,46 @@ def exact_log_density(theta, x):
     mean, sd = theta["c"] + theta["phi"] * x[:-1], theta["q"]
     log_prior = -0.5 * (theta["c"] / 1000.0) ** 2 - 0.5 * (sd / 5.0) ** 2
     return log_prior - np.sum(0.5 * ((x[1:] - mean) / sd) ** 2 + np.log(sd))
+
+
+def test_a_noise_that_vanishes_at_the_priors_centre_is_a_noise_all_the_same():
+    model = epf.StateSpaceModel(
+        prior={"w": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=lambda theta, x, u: dist.Normal(x, jnp.abs(theta["w"])).to_event(1),
+        observation=lambda theta, x, u: dist.Normal(x, 0.1).to_event(1),
+    )
+    x = np.cumsum(np.random.default_rng(0).normal(size=(21, 2)), axis=0)
+    statistic = epf.linear_means(model)
+    S = absorb(statistic, jnp.asarray(x), jnp.asarray(x[1:]))
+    at_half, at_one = (float(statistic.log_density(S, {"w": jnp.asarray(w)})) for w in (0.5, 1.0))
+    squares = np.sum(np.diff(x, axis=0) ** 2)
+    # 40 residuals: the log-densities are of size 100, rounded to 1e-5 in float32
+    exact = -0.5 * squares * (1 / 0.25 - 1) - 40 * np.log(0.5) - 0.5 * (0.25 - 1)
+    np.testing.assert_allclose(at_half - at_one, exact, atol=1e-3)
+
+
+def test_a_noise_too_small_for_its_numbers_has_no_density():
+    model = epf.StateSpaceModel(
+        prior={"h": dist.Normal(0.0, 50.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, jnp.exp(theta["h"])),
+        observation=lambda theta, x, u: dist.Normal(x, 0.1),
+    )
+    statistic = epf.linear_means(model)
+    S = absorb(statistic, jnp.array([0.0, 1.0, 0.5]), jnp.array([1.0, 0.5]))
+    log_target = jax.jit(statistic.log_target(S))  # numpyro refuses a scale of zero that it can see
+    assert np.isfinite(log_target(jnp.zeros(1)))
+    assert float(log_target(jnp.array([-800.0]))) == -np.inf
+
+
+def test_theta_is_not_rounded_onto_its_bound():
+    coordinates = parameters({"a": dist.Uniform(0.0, 0.5), "b": dist.Normal(0.0, 1.0)})
+    before = {"a": jnp.asarray(0.2), "b": jnp.asarray(1.0)}
+    for z, inside in (([-3.0, 0.0], True), ([-95.0, 0.0], False), ([0.5, 0.0], True)):
+        theta = jax.jit(partial(theta_inside, coordinates))(jnp.array(z, jnp.float32), before)
+        assert np.isfinite(coordinates.to_vector(theta)).all()
+        assert (theta["a"] != before["a"]) == inside
 
 
 def test_linear_means_say_what_they_are_not_for():

@@ -368,3 +368,29 @@ def refused(transition=None, observation=None, **prior):
 def test_what_does_not_fit_is_refused_and_told_why(message, model):
     with pytest.raises(ValueError, match=rf"^conjugate_blocks: .*{message}.*Use epf\.chebyshev"):
         epf.conjugate_blocks(model())
+
+
+def rarely_noisier(times):
+    """Twice the variance where the model says so."""
+    return epf.StateSpaceModel(
+        prior={"v": dist.InverseGamma(3.0, 2.0), "k": dist.InverseGamma(3.0, 2.0)},
+        initial=lambda theta: dist.Normal(0.0, 0.1),
+        transition=lambda theta, x, u: dist.Normal(x + 0.2, 0.01),
+        observation=lambda theta, x, u: dist.Normal(0.0, jnp.sqrt(theta["v"] * jnp.where(times(x, u), theta["k"], 1))),
+    )
+
+
+def test_a_window_of_time_in_which_the_form_is_another_is_found():
+    with pytest.raises(ValueError, match="is not proportional to one variance of theta for each component"):
+        epf.conjugate_blocks(rarely_noisier(lambda x, u: (u >= 60) & (u < 85)))
+
+
+def test_a_state_at_which_the_form_is_another_is_told_of():
+    filter_ = epf.storvik_filter(rarely_noisier(lambda x, u: x > 4.0), 20)  # which six simulated steps never come to
+    y = jnp.ones(25)
+    with pytest.warns(RuntimeWarning) as told:
+        results = epf.run(jax.random.key(0), filter_, y, levels=())
+    assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
+    found = np.isfinite(results.theta.mean["v"])
+    assert found[:15].all()  # x is about 3 after 15 steps, 5 at the end
+    assert not found[-1]

@@ -39,6 +39,7 @@ from epf_jax.statistics.families import (
 from epf_jax.terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
+_OTHERS = 8  # how often each of these steps is looked at with another input
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
 
 
@@ -55,7 +56,8 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     - `Dirichlet`, of shape (K,) or (K, K): probabilities of a `dist.Categorical` or of the regimes of `epf.switching`.
 
     Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
-    against the model's own densities on simulated paths; what does not fit is refused.
+    against the model's own densities on simulated paths; what does not fit is refused. Where a series comes to a time
+    or a state at which the model has another form than on any of these, theta becomes NaN, of which `run` tells.
 
     Sums of squares are kept in the precision in use. A series whose level is hundreds of times its noise should be
     centred first, or run in float64.
@@ -164,13 +166,14 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
     steps = _simulated_steps(model)
     num = _PROBES[0] * _PROBES[1]
-    others = jax.tree.map(other_inputs, steps[3])
-    both = jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, (*steps[:3], others))
+    again = jax.tree.map(lambda a: np.concatenate([a] * _OTHERS), steps)
+    others = (*again[:3], jax.tree.map(other_inputs, again[3]))
+    both = jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, others)
 
     def probe(function):
         found = np.asarray(_evaluated(jax.vmap(function), *both))
-        meaningful = np.isfinite(found.reshape(2 * num, -1)).all(axis=1)  # an input that is made up may be impossible
-        return found[meaningful | (np.arange(2 * num) < num)]
+        meaningful = np.isfinite(found.reshape(len(found), -1)).all(axis=1)  # a made-up input may be impossible
+        return found[meaningful | (np.arange(len(found)) < num)]
 
     return terms, View(leaves, reference, terms.example, probe)
 

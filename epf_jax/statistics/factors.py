@@ -9,7 +9,8 @@ A Gaussian factor with residual :math:`W_t\,c(\beta)`, the noise of component i 
 with :math:`c(\beta) = (1, -\delta, -\delta_p\delta_q ..)`, delta = beta - reference: a mean that is affine in each
 leaf, products of two leaves included. :math:`k(i)` may depend on the state: each regime has a variance of its own.
 A full unknown covariance keeps :math:`\sum_t \mathrm{vec}(W_t)\mathrm{vec}(W_t)^T`; a categorical factor keeps counts.
-Nothing is written by hand: W, g, k and the rows of a transition matrix are read off the model.
+Nothing is written by hand: W, g, k and the rows of a transition matrix are read off the model. What a model is at the
+steps that it was looked at, it may not be at all: a step that does not fit makes the sums NaN.
 """
 
 from collections.abc import Callable
@@ -94,6 +95,18 @@ class View(NamedTuple):
             return jax.jacfwd(lambda v: function(self.replace([i, j], [v, of_j]), *given))(of_i)
 
         return depends_on(slope, self.reference[j], self.reference[i], x_prev, x, u)
+
+    def watched(self, fits: Callable) -> Callable:
+        """`fits(x_prev, x, u)`, whether a step is what all that were looked at are, as a guard of the sums after it."""
+        x_prev, x, _, u = self.example
+        if not depends_on(lambda given: fits(*given), (x_prev, x, u)):
+            return lambda sums, x_prev, x, u: sums  # it is the same at all steps
+
+        def guard(sums, x_prev, x, u):
+            so = fits(x_prev, x, u)
+            return jax.tree.map(lambda a: jnp.where(so, a, jnp.nan), sums)
+
+        return guard
 
     def replace(self, positions: list[int], values: list[Array]) -> list[Array]:
         """The reference with other values of some leaves."""
@@ -184,8 +197,13 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
         known = jnp.where(total > 0, 1 - jnp.sum(share, axis=1, keepdims=True), 0.0)  # without noise: none of them
         return jnp.concatenate([known, share], axis=1)
 
+    def is_one_each(shares):
+        whole = jnp.round(shares)
+        return jnp.all(jnp.abs(shares - whole) < 1e-3) & jnp.all((whole == 0) | (whole == 1))
+
     probed = view.probe(lambda x_prev, x, y, u: groups(x_prev, x, u))
-    if not np.allclose(probed, np.round(probed), atol=1e-3) or np.any(np.abs(probed) > 1.5):
+    guard = view.watched(lambda x_prev, x, u: is_one_each(groups(x_prev, x, u)))
+    if not is_one_each(probed):
         raise NotConjugateError(
             f"the noise of the {name} is not proportional to one variance of theta for each component. A variance is "
             "not a standard deviation: dist.Normal takes its square root. (Other inputs than example_input were tried, "
@@ -204,7 +222,8 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
         share = jnp.round(groups(x_prev, x, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
         W = solve_lower(scale, rows.at[:, 0].add(seen))
-        return RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
+        sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
+        return guard(sums, x_prev, x, u)
 
     def log_likelihood(s, features):
         c = design.coefficients(features)
@@ -239,13 +258,16 @@ def covariance_factor(gaussian: GaussianTerm, leaf: int, view: View) -> Factor:
 
     if reference.shape != (d, d) or not np.allclose(view.probe(covariance), reference, rtol=1e-3, atol=1e-5):
         raise NotConjugateError(f"the covariance of the {name} is not theta's {view.leaves[leaf].name!r} itself.")
+    guard = view.watched(
+        lambda x_prev, x, u: jnp.allclose(covariance(x_prev, x, None, u), reference, rtol=1e-3, atol=1e-5)
+    )
 
     def init():
         return ScatterSums(jnp.zeros(()), jnp.zeros((d, design.width, d, design.width)))
 
     def update(s, x_prev, x, y, u):
         W = design.rows(x_prev, x, u).at[:, 0].add(jnp.ravel(gaussian.term.value(x, y)))
-        return ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W))
+        return guard(ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W)), x_prev, x, u)
 
     def log_likelihood(s, features):
         c, (log_det, inverse) = design.coefficients(features), features[leaf]
@@ -298,7 +320,9 @@ def _design(gaussian: GaussianTerm, view: View) -> _Design:
         first = jax.jacfwd(mean)(centre, x_prev, x, u)
         columns = [-mean(centre, x_prev, x, u)[:, None], first]
         if len(p):
-            columns.append(jax.hessian(mean)(centre, x_prev, x, u)[:, p, q])
+            curvature = jax.hessian(mean)(centre, x_prev, x, u)
+            left_out = jnp.any(jnp.abs(jnp.where(curved, 0.0, curvature)) > 1e-5)
+            columns.append(jnp.where(left_out, jnp.nan, curvature[:, p, q]))
         return jnp.concatenate(columns, axis=1)
 
     def coefficients(features):
@@ -335,6 +359,7 @@ def categorical_factor(term: Term, view: View) -> Factor:
 
     if not np.allclose(view.probe(difference), 0.0, atol=1e-5):
         raise NotConjugateError(f"the probabilities of the {term.name} are not a row of theta's {leaf.name!r}.")
+    guard = view.watched(lambda x_prev, x, u: jnp.all(jnp.abs(difference(x_prev, x, None, u)) < 1e-4))
 
     def init():
         return jnp.zeros(leaf.shape)
@@ -343,7 +368,7 @@ def categorical_factor(term: Term, view: View) -> Factor:
         value = term.value(x, y)
         missing = jnp.isnan(value)
         entry = row(x_prev, x, u)[jnp.where(missing, 0, value).astype(int)]
-        return s + jnp.where(missing, 0.0, entry).reshape(leaf.shape)
+        return guard(s + jnp.where(missing, 0.0, entry).reshape(leaf.shape), x_prev, x, u)
 
     def log_likelihood(s, features):
         return jnp.sum(s * features[entering[0]])
