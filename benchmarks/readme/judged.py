@@ -72,7 +72,8 @@ def many() -> str:
         "exact posteriors by "
         f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
         "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)), so that z itself is "
-        f"known to {size['least draws'] ** -0.5:.2f} at the worst. z rms / z max / sdr:",
+        f"known to {size['least draws'] ** -0.5:.2f} at the worst. SMC^2 with Kalman's filter inside is for models "
+        "that are linear and Gaussian in x, and it remembers the series. z rms / z max / sdr:",
         "",
         "| model | " + " | ".join(filters) + " |",
         "|---|" + "---|" * len(filters),
