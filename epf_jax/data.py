@@ -132,6 +132,12 @@ def series_of(
         for name in names:
             if name not in table:
                 raise ValueError(f"{argument}: the table has no column {name!r}; it has {listed(table)}.")
+    both = sorted({*chosen} & taken - {None})
+    if both:
+        raise ValueError(
+            f"inputs: {both[0]!r} is observed, and would be read as {'the time' if both[0] == time else 'an input'}, "
+            "too. Name every column once."
+        )
     if not chosen or not len(next(iter(table.values()))):
         raise ValueError(f"table: expected observations, got a table without {'columns' if not chosen else 'rows'}.")
     if time is None and (unit is not None or start is not None):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_key, check_whole_number
+from epf_jax.data import STEP
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_is_state
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows
@@ -30,12 +31,14 @@ class Forecast(NamedTuple):
         y: summary of the observations y_{t+1} .. y_{t+H} given y_1:t.
         t: their time indices.
         levels: the quantile levels of the summaries.
+        dt: the time before each step, where the inputs say it, as those of `epf.from_table` do; or None.
     """
 
     x: Summary
     y: Summary
     t: Int[Array, " H"]
     levels: Float[Array, " Q"]
+    dt: Float[Array, " H"] | None = None
 
     def __repr__(self) -> str:
         """What is ahead, without the arrays."""
@@ -47,11 +50,11 @@ class Forecast(NamedTuple):
 
         return forecast_to_pandas(self)
 
-    def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
+    def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None, num_past: int | None = None) -> Any:
         """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""
         from epf_jax.plots import plot_forecast
 
-        return plot_forecast(self, y, truth=truth, title=title)
+        return plot_forecast(self, y, truth=truth, title=title, num_past=num_past)
 
 
 def forecast(
@@ -90,7 +93,8 @@ def forecast(
     check_rows(model, rows)
     levels = check_levels(levels)
     x, y = _forecast(model, levels, key, state, rows)
-    return Forecast(x, y, state.t + 1 + jnp.arange(num_steps), jnp.asarray(levels, state.log_weights.dtype))
+    dt = rows.get(STEP) if isinstance(rows, dict) else None
+    return Forecast(x, y, state.t + 1 + jnp.arange(num_steps), jnp.asarray(levels, state.log_weights.dtype), dt)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -11,6 +11,7 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 
 import contextlib
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
@@ -53,6 +54,7 @@ class StateSpaceModel:
     def __post_init__(self):
         for name, arguments in _SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
+            _check_order(name, getattr(self, name))
         _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
 
     @cached_property
@@ -80,6 +82,17 @@ class Shapes(NamedTuple):
     y: jax.ShapeDtypeStruct | None
     problem: Exception | None
     unread: tuple[int, ...] = ()
+
+
+def _check_order(name: str, function: Callable) -> None:
+    """Refuse a function whose arguments are called u and x where they will be x and u."""
+    with contextlib.suppress(ValueError):  # of a builtin without a signature
+        names = list(inspect.signature(function).parameters)
+        if len(names) == 3 and names[1] == "u" and names[2].split("_")[0] == "x":
+            raise TypeError(
+                f"{name}: its arguments are called {', '.join(names)}, and it will be called as "
+                f"{name}({', '.join(_SIGNATURES[name])}). Put x before u."
+            )
 
 
 _SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
@@ -323,6 +336,10 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
         program, shapes = jax.make_jaxpr(draw, return_shape=True)(arguments)
     except Exception as error:
         _check_names(name, error, function, *arguments)
+        remedy = _remedy(error)
+        if remedy:
+            said = str(error).splitlines()[0].rstrip(".")
+            raise ValueError(f"{name}: it failed with {type(error).__name__}: {said}. {remedy}") from error
         given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
         raise CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
@@ -336,6 +353,17 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
     return shapes[0], reads(program.jaxpr)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error that has nothing to do with inputs, in a sentence; empty where it may have."""
+    if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
+        return "Use jax.numpy (jnp.exp, jnp.where) inside of a model, not numpy, math or if."
+    if isinstance(error, AttributeError) and "'dict' object has no attribute" in str(error):
+        return 'theta is a dict, as the prior is: theta["phi"], not theta.phi.'
+    if "distribution got invalid" in str(error):
+        return "Look at the numbers that it is given: a scale must be positive, a probability between 0 and 1."
+    return ""
 
 
 def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:

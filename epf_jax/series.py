@@ -152,9 +152,14 @@ def y_shape(filter_: Filter) -> tuple[int, ...] | None:
 
 
 def with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
-    """The parts of what `from_table` and `panel` make, whose inputs count where no others are given."""
+    """The parts of what `from_table` and `panel` make; others may be given where these have no inputs."""
     if not isinstance(y, Series | Panel):
         return y, inputs
+    if inputs is not None and y.inputs is not None:
+        raise ValueError(
+            f"inputs: the series has inputs of its own, {', '.join(y.inputs)}. Leave these out, or name the columns in "
+            "epf.from_table(..., inputs=[...]); for others altogether give y=series.y."
+        )
     return y.y, y.inputs if inputs is None else inputs
 
 

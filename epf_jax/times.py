@@ -34,6 +34,12 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
             else f"unit: column {name!r} holds numbers, whose differences are taken as they are; leave the unit out. "
             "(If they are dates, write them as 2024-01-31.)"
         )
+    if not dated and _look_like_days(values):
+        raise ValueError(
+            f"time: column {name!r} holds whole numbers such as {int(values[0])}, which are days as one writes them, "
+            "and no numbers to take differences of. Write them as dates, 2024-01-31 (pandas.to_datetime(column, "
+            "format='%Y%m%d')), and say the unit."
+        )
     if unit is not None and unit not in UNITS:
         raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}.")
     scale = 1.0 if unit is None else _NANOSECONDS * UNITS[unit]
@@ -43,9 +49,32 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
 
 
 def axis_of(stamps: Any) -> np.ndarray:
-    """The stamps as numbers, or as NumPy's dates, for a picture's axis or a table's column."""
-    values, dated = _values(list(stamps), "time", lambda i: f"row {i}")
+    """The stamps as numbers, or as NumPy's dates, for a picture's axis or a table's column; of a zone, its own time."""
+    values, dated = _values([_of_its_zone(stamp) for stamp in stamps], "time", lambda i: f"row {i}")
     return values.astype("datetime64[ns]") if dated else values
+
+
+def _of_its_zone(stamp: Any) -> Any:
+    """A stamp with its time zone as a clock there shows it."""
+    if isinstance(stamp, str):
+        try:
+            as_number(stamp)
+        except ValueError:
+            stamp = _from_iso(stamp)
+    return stamp.replace(tzinfo=None) if getattr(stamp, "tzinfo", None) is not None else stamp
+
+
+def _look_like_days(values: np.ndarray) -> bool:
+    """Whether numbers are days written as 20240131, all of them."""
+
+    def is_day(value):
+        try:
+            datetime.datetime.strptime(f"{int(value):08d}", "%Y%m%d")
+        except ValueError:
+            return False
+        return value == int(value) and 19000101 <= value <= 21001231
+
+    return len(values) > 1 and all(map(is_day, values))
 
 
 def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: Any) -> float:

@@ -1,4 +1,4 @@
-"""What a run warns of when it ends: weights that were all zero, particles that are lost, densities that are NaN."""
+"""What a run warns of when it ends: weights that were all zero, next to it, or NaN; lost particles; NaN densities."""
 
 import warnings
 from typing import Any
@@ -10,32 +10,58 @@ from jaxtyping import Array, Bool
 
 from epf_jax.results import Results, times
 
+_ABSURD = (
+    -1e4
+)  # an observation's log-density below which it is told of: 141 standard deviations off, if it is one value
+_BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step without a word
+
 
 def is_troubled(results: Results) -> Bool[Array, ""]:
     """Whether `warn_of_trouble` has anything to tell of (inside jax.grad it tells nothing of lost particles)."""
     lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
-    return jnp.any(results.collapsed | (results.num_bad_densities > 0) | lost)
+    bad_weights = results.num_bad_weights > _BAD_SHARE * results.final.log_weights.shape[-1]
+    told = results.collapsed | (results.num_bad_densities > 0) | lost | bad_weights
+    return jnp.any(told) | jnp.any(jnp.diff(results.log_evidence) < _ABSURD)
 
 
 def warn_of_trouble(results: Results) -> None:
     """Tell of steps at which every weight was zero, of particles that are NaN, of densities of theta that were NaN."""
     means = jax.tree.leaves((results.theta.mean, results.x.mean))
-    read = [results.collapsed, results.num_bad_densities, *means]
+    read = [results.collapsed, results.num_bad_densities, results.num_bad_weights, results.log_evidence, *means]
     if isinstance(read[0], jax.core.Tracer):
         return
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in means):  # inside jax.grad, where `collapsed` is a number
-        read = read[:2]
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in read):  # inside jax.grad, where `collapsed` is a number
+        read = read[:3]
     if next(iter(read[0].devices())).platform != "cpu":
         for leaf in read:  # all at once: one wait, not one for each
             leaf.copy_to_host_async()
-    collapsed, bad, *means = map(np.asarray, read)
-    lost, t = _lost(means, collapsed.shape, np), times(results)
+    collapsed, bad, bad_weights, *others = map(np.asarray, read)
+    lost, t = _lost(others[1:], collapsed.shape, np), times(results)
     if collapsed.any():
         warnings.warn(
             f"Every particle had zero weight at {_steps(collapsed, t)}; the particles were kept, and log_evidence is "
             "-inf from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong "
             "units), an observation noise too small for num_particles (try epf.fully_adapted or epf.laplace), or a "
             "density that returns NaN.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    with np.errstate(invalid="ignore"):  # -inf less -inf, of steps that have been told of
+        absurd = (np.diff(others[0]) < _ABSURD) & ~collapsed[..., 1:] if others else np.zeros(0, bool)
+    if absurd.any():
+        warnings.warn(
+            f"The model all but rules out what was observed at {_steps(absurd, t[1:])}, by log-densities below "
+            f"{_ABSURD:g}: a few particles, or one, are left. Likely causes: a code such as -999 for a missing value "
+            "(write NaN), wrong units, or an outlier, for which a heavier tail (dist.StudentT) makes room.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    badly = (bad_weights > _BAD_SHARE * results.final.log_weights.shape[-1]) & ~lost
+    if badly.any():
+        warnings.warn(
+            f"The weights of more than {_BAD_SHARE:.0%} of the particles were NaN or infinite, and counted as zero, at "
+            f"{_steps(badly, t)}. Likely causes: an observation that is no distribution for some states or thetas (a "
+            "negative rate or scale: write jnp.exp of it), or a density that overflows.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -3,6 +3,7 @@
 Each row is (what the message must say, the call that is wrong). A message starts with the name of the argument.
 """
 
+import math
 from functools import cache
 
 import jax
@@ -216,8 +217,40 @@ def test_observations_that_end_where_theta_says_are_told_of(build):
     build(model(lambda theta: 3.0))  # warns of nothing, or the test fails
 
 
+@pytest.mark.parametrize(
+    ("remedy", "observation"),
+    [
+        (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(np.exp(x), 1.0)),
+        (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(math.exp(x), 1.0)),
+        (r"Use jax.numpy .* not numpy, math or if", lambda theta, x, u: dist.Normal(x if x > 0 else 0.0, 1.0)),
+        (r'theta\["phi"\], not theta.phi', lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
+        (r"a scale must be positive", lambda theta, x, u: dist.Normal(x, -0.3)),
+    ],
+)
+def test_a_mistake_that_has_nothing_to_do_with_inputs_is_told_with_its_remedy(remedy, observation):
+    with pytest.raises(ValueError, match=rf"^observation: it failed with .*{remedy}"):
+        epf.extended_parameter_filter(ar1(observation=observation), 10)
+
+
+def test_x_and_u_called_the_other_way_round_are_refused():
+    with pytest.raises(TypeError, match=r"^transition: .*called theta, u, x_prev.* Put x before u"):
+        ar1(transition=lambda theta, u, x_prev: dist.Normal(x_prev, 1.0))
+
+
+def test_an_observation_that_the_model_all_but_rules_out_is_told_of():
+    filter_ = epf.extended_parameter_filter(ar1(), 20)
+    with pytest.warns(RuntimeWarning, match=r"all but rules out .* at 2 steps \(first at t = 3\).* -999"):
+        epf.run(jax.random.key(0), filter_, jnp.array([0.1, 0.2, -999.0, 0.1]), levels=())
+
+
+def test_weights_that_are_nan_are_told_of():
+    filter_ = epf.bootstrap_filter(ar1(observation=lambda theta, x, u: dist.Poisson(x)), 100)
+    with pytest.warns(RuntimeWarning, match=r"more than 1% of the particles were NaN .*negative rate or scale"):
+        epf.run(jax.random.key(0), filter_, jnp.array([1.0, 2.0]), levels=())
+
+
 def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
-    with pytest.raises(ValueError, match=r"^initial: calling it .*AttributeError: .*'rho'.*initial\(theta\)"):
+    with pytest.raises(ValueError, match=r"^initial: it failed with AttributeError: .*'rho'"):
         build(initial=lambda theta: dist.Normal(theta.rho, 1.0))
     # A transition may fail for want of inputs, so it is left to the first run, which knows them.
     broken = build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * u["dt"], 1.0))

@@ -14,7 +14,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax.tables import read_csv
-from epf_jax.times import UNITS
+from epf_jax.times import UNITS, axis_of
 
 pytestmark = pytest.mark.xdist_group("data")  # one worker: what is made for all of these tests is made once
 
@@ -326,3 +326,30 @@ def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
         read_csv(path)
     with pytest.raises(ValueError, match="No such file"):
         read_csv(tmp_path / "none.csv")
+
+
+def test_a_column_is_not_both_observed_and_an_input():
+    with pytest.raises(ValueError, match="inputs: 'y' is observed, and would be read as an input, too"):
+        epf.from_table({"y": [1.0, 2.0], "z": [0.0, 1.0]}, "y", inputs=["z", "y"])
+    with pytest.raises(ValueError, match="inputs: 't' is observed, and would be read as the time, too"):
+        epf.from_table({"y": [1.0, 2.0], "t": [0.0, 1.0]}, ["y", "t"], time="t")
+
+
+def test_days_written_as_one_number_are_refused_and_other_numbers_are_not():
+    days = [20240130, 20240131, 20240201]
+    with pytest.raises(ValueError, match="whole numbers such as 20240130, which are days as one writes them"):
+        epf.from_table({"y": [1.0, 2.0, 3.0], "day": days}, "y", time="day")
+    series = epf.from_table({"y": [1.0, 2.0, 3.0], "day": [20240130, 20240131, 20240132]}, "y", time="day")
+    assert series.inputs["dt"].tolist() == [1, 1, 1]
+
+
+def test_stamps_of_a_zone_are_shown_as_a_clock_there_shows_them():
+    stamps = ["2024-01-01T00:00:00+09:00", "2024-01-02T00:00:00+09:00"]
+    series = epf.from_table({"y": [1.0, 2.0], "at": stamps}, "y", time="at", unit="days")
+    assert axis_of(series.times).astype("datetime64[D]").astype(str).tolist() == ["2024-01-01", "2024-01-02"]
+
+
+def test_a_series_inputs_and_others_are_not_both_taken():
+    series = epf.from_table({"y": [1.0, 2.0], "z": [0.0, 1.0]}, "y", inputs="z")
+    with pytest.raises(ValueError, match="inputs: the series has inputs of its own, z"):
+        epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 10), series, inputs={"z": [0.0, 1.0]})

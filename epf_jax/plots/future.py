@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.data import Series
+from epf_jax.checks import check_whole_number
+from epf_jax.data import STEP, Series
 from epf_jax.plots.base import (
     ALONG,
     DATA,
@@ -21,15 +22,19 @@ from epf_jax.plots.base import (
 from epf_jax.times import axis_of
 
 
-def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str | None = None) -> Any:
+def plot_forecast(
+    forecast: Any, y: Any = None, *, truth: Any = None, title: str | None = None, num_past: int | None = None
+) -> Any:
     """A figure of the observations to come: predictive mean and nested bands, after the data so far.
 
     Args:
         forecast: what `epf.forecast` gave back.
         y: the observations so far, the last of which came just before the forecast's first step; with the names and
-            stamps of `epf.from_table`, these are shown.
+            stamps of `epf.from_table`, these are shown, and the forecast's inputs "dt" say when its steps are.
         truth: the observations that came then, one row for each step of the forecast.
         title: of the figure.
+        num_past: how many of the observations so far are drawn, the last ones; by default four for each step of the
+            forecast, and 40 at the least.
 
     Returns:
         The matplotlib figure, a panel for each component of y.
@@ -40,7 +45,12 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
     came = None if truth is None else _rows("truth", truth, forecast)
     if came is not None and len(came) != len(t):
         raise ValueError(f"truth: expected one row for each of the {len(t)} steps, got {len(came)}.")
-    before, t, edge, along = _axis(t, y, 0 if past is None else len(past))
+    before, t, edge, along = _axis(t, y, 0 if past is None else len(past), forecast.dt)
+    if past is not None:
+        if num_past is not None:
+            check_whole_number("num_past", num_past, hint="It is the number of past observations to draw.")
+        shown = max(40, 4 * len(t)) if num_past is None else num_past
+        before, past = before[-shown:], past[-shown:]
     figure, axes = column(len(found), 3.2 if len(found) < 3 else 2.2)
     for j, (ax, curve) in enumerate(zip(axes, found, strict=True)):
         if past is not None:
@@ -56,16 +66,20 @@ def plot_forecast(forecast: Any, y: Any = None, *, truth: Any = None, title: str
     return finished(figure, axes, along, title)
 
 
-def _axis(t: np.ndarray, y: Any, num_past: int) -> tuple[np.ndarray, np.ndarray, Any, str]:
+def _axis(t: np.ndarray, y: Any, num_past: int, dt: Any) -> tuple[np.ndarray, np.ndarray, Any, str]:
     """Where the past and the forecast lie along the axis, what divides them, and what the axis is called.
 
-    Stamps of the past go on in steps as long as its median.
+    Stamps of the past go on by the forecast's own time steps dt, if it has any, else in steps as long as its median.
     """
     if not isinstance(y, Series) or y.times is None or num_past < 2:
         return np.arange(t[0] - num_past, t[0]), t, t[0] - 0.5, ALONG
     before = axis_of(y.times)
-    step = np.sort(np.diff(before))[(num_past - 1) // 2]
-    after = before[-1] + step * np.arange(1, len(t) + 1)
+    apart = np.diff(before)
+    if dt is None or y.inputs is None:
+        after = before[-1] + np.sort(apart)[(num_past - 1) // 2] * np.arange(1, len(t) + 1)
+    else:
+        unit = np.median(apart / y.inputs[STEP][1:])
+        after = before[-1] + (unit * np.cumsum(np.asarray(dt, float))).astype(apart.dtype)
     return before, after, before[-1] + (after[0] - before[-1]) / 2, "time"
 
 
