@@ -12,6 +12,7 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 import contextlib
 import dataclasses
 import inspect
+import numbers
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
@@ -191,6 +192,7 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: St
         index = (_time_index if num_steps <= _SHORT else _time_index.__wrapped__)(num_steps, _x64())
         return index if isinstance(first, int) and first == 1 else index + (first - 1)
     inputs = columns_of(inputs) if is_table(inputs) else inputs
+    inputs = jax.tree.map(lambda part: np.asarray(part) if _is_column(part) else part, inputs, is_leaf=_is_column)
     inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
         if leaf.ndim == 0 or leaf.shape[0] != num_steps:
@@ -200,6 +202,11 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: St
             )
         check_finite_inputs(path, leaf)
     return inputs
+
+
+def _is_column(part: Any) -> bool:
+    """Whether it is a list of numbers: of one column, then, and no pytree."""
+    return isinstance(part, list) and len(part) > 0 and all(isinstance(number, numbers.Real) for number in part)
 
 
 def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:

@@ -37,7 +37,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
         shape = shape if "," in shape else f"{shape},"
         raise ValueError(
             f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
-            f"got shape {y.shape}."
+            f"got shape {y.shape}." + (" Take y[:, 0]." if expected == () and y.shape[1:] == (1,) else "")
         )
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")

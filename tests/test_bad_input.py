@@ -159,6 +159,14 @@ def test_inputs_that_are_no_numbers_are_refused_and_particles_that_are_none_are_
         epf.run(KEY, steps, [0.1, 0.2, 0.3], inputs={"dt": np.array([1.0, -1.0, 1.0])})
 
 
+def test_a_list_of_numbers_is_a_column_of_inputs():
+    steps = epf.bootstrap_filter(reading_steps(), 10)
+    as_list, as_array = (
+        epf.run(KEY, steps, Y, inputs={"dt": dt}, levels=()) for dt in ([1.0, 2.0, 1.0], np.array([1.0, 2.0, 1.0]))
+    )
+    np.testing.assert_array_equal(as_list.log_evidence, as_array.log_evidence)
+
+
 def test_masked_values_are_missing():
     masked = np.ma.masked_array([0.1, 5.0, 0.3], mask=[False, True, False])
     found, expected = (
