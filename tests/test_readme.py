@@ -25,10 +25,11 @@ def test_every_code_block_of_a_page_runs_and_every_error_is_the_one_shown(page, 
     assert num_blocks >= 1
 
 
-def test_the_page_on_models_shows_ten_mistakes():
+def test_the_page_on_models_numbers_its_mistakes():
     page = (ROOT / "docs" / "writing_a_model.md").read_text()
-    assert page.count("```python raises") == page.count("```text") == 10
-    assert [f"### {i}. " in page for i in range(1, 11)] == [True] * 10
+    num = page.count("```python raises")
+    assert num == page.count("```text") >= 10
+    assert [f"### {i}. " in page for i in range(1, num + 1)] == [True] * num
 
 
 def test_the_accuracy_table_is_the_stored_one():
