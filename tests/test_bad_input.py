@@ -184,7 +184,8 @@ def test_a_series_without_a_value_is_told_of_at_the_users_line():
     ):
         with pytest.warns(RuntimeWarning, match="every value is missing") as caught:
             call()
-        assert [warning.filename for warning in caught] == [__file__]
+        told = [warning for warning in caught if "every value is missing" in str(warning.message)]  # jax may warn, too
+        assert [warning.filename for warning in told] == [__file__]
 
 
 def test_none_in_a_list_is_a_missing_value():
