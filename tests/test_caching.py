@@ -262,7 +262,7 @@ def _with_another_default(theta, x, u, by=1.0):
 
 
 def _by_helper(theta, x, u):
-    return dist.Normal(drift(x), 1.0)
+    return dist.Normal(drift(x) + theta["a"], 1.0)
 
 
 class Scale(float):
@@ -433,6 +433,7 @@ def test_functions_of_math_and_numpy_have_names():
         lambda m: epf.resample_move_filter(m, 8, max_steps=6),
         lambda m: epf.practical_filter(m, 8),
         lambda m: epf.smc2_filter(m, 8, max_steps=6),
+        lambda m: epf.smc2_filter(m, 8, max_steps=6, inner=epf.kalman(m)),
         lambda m: epf.online_em(m, 8),
     ],
 )

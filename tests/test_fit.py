@@ -47,6 +47,7 @@ def walk_fit():
     return fitted_walk(num_particles=500, num_steps=120, patience=40, optimizer=optax.adam(0.1, b2=0.9))
 
 
+@pytest.mark.slow
 def test_the_estimate_is_the_kalman_filters_maximum_on_a_linear_gaussian_model():
     y, grid = np.asarray(series()), np.linspace(0.6, 1.8, 241)
     with jax.enable_x64(True):

@@ -173,6 +173,7 @@ def test_draws_have_the_density_that_weighs_them(x64):
     assert float(weight) == pytest.approx(float(whole - log_q(at[None])[0]), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_evidence_of_counts_is_exact_and_varies_less_than_by_the_bootstrap_proposal():
     model, num = counts(), 30
     _, y = epf.simulate(jax.random.key(0), model, THETA, num)

@@ -132,6 +132,7 @@ def test_a_start_outside_of_what_the_statistic_covers_is_refused():
         epf.online_em(model, 20, theta={"phi": 0.9})
 
 
+@pytest.mark.slow
 def test_an_estimate_at_the_end_of_the_box_is_told():
     """Data of phi = 0.9 under a prior whose five standard deviations end at 0.25."""
     model = epf.models.ar1(prior_sd=0.05)

@@ -138,6 +138,7 @@ def test_inner_filters_double_at_low_acceptance_and_stop_at_the_largest():
     np.testing.assert_array_equal(used, np.broadcast_to(8 * 2 ** found.final.S.level[:, None], used.shape))
 
 
+@pytest.mark.slow
 def test_the_memory_holds_the_series():
     np.testing.assert_array_equal(runs().final.S.memory.y[0], case()[1])
     np.testing.assert_array_equal(runs().final.S.memory.u[0], np.arange(1, T + 1))

@@ -555,6 +555,7 @@ def test_a_parameter_that_enters_no_density_leaves_nothing_to_remember():
     assert epf.chebyshev(known).init(jnp.zeros(())).opening is None
 
 
+@pytest.mark.slow
 def test_what_all_particles_share_may_be_said_of_each():
     model = level_and_noise()
     y = jnp.sin(jnp.arange(12.0))
