@@ -181,7 +181,7 @@ def judge(results, mean, sd, largest_error):
 
 
 @pytest.mark.slow
-def test_the_default_statistic_is_exact_where_noise_has_a_conjugate_prior_and_chebyshev_where_it_does_not_fit():
+def test_the_default_statistic_is_conjugate_where_noise_has_such_a_prior_and_linear_means_where_it_does_not_fit():
     level = epf.models.local_level_variances()
     assert "statistic conjugate_blocks" in repr(epf.extended_parameter_filter(level, 10))
     squared = epf.StateSpaceModel(  # a standard deviation where the prior is one of variances
@@ -190,7 +190,7 @@ def test_the_default_statistic_is_exact_where_noise_has_a_conjugate_prior_and_ch
         lambda theta, x, u: dist.Normal(x, theta["level_variance"]),
         level.observation,
     )
-    assert "statistic chebyshev" in repr(epf.extended_parameter_filter(squared, 10))
+    assert "statistic linear_means" in repr(epf.extended_parameter_filter(squared, 10))
 
 
 @pytest.mark.slow
