@@ -86,13 +86,15 @@ class Shapes(NamedTuple):
 
 
 def _check_order(name: str, function: Callable) -> None:
-    """Refuse a function whose arguments are called u and x where they will be x and u."""
+    """Tell of a function whose arguments are called u and x where they will be x and u."""
     with contextlib.suppress(ValueError):  # of a builtin without a signature
         names = list(inspect.signature(function).parameters)
         if len(names) == 3 and names[1] == "u" and names[2].split("_")[0] == "x":
-            raise TypeError(
+            warnings.warn(
                 f"{name}: its arguments are called {', '.join(names)}, and it will be called as "
-                f"{name}({', '.join(_SIGNATURES[name])}). Put x before u."
+                f"{name}({', '.join(_SIGNATURES[name])}). Should x stand before u?",
+                UserWarning,
+                stacklevel=frames_to_user(),
             )
 
 
@@ -367,7 +369,7 @@ def _remedy(error: Exception) -> str:
     if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
         return "Use jax.numpy (jnp.exp, jnp.where) inside of a model, not numpy, math or if."
     if isinstance(error, AttributeError) and "'dict' object has no attribute" in str(error):
-        return 'theta is a dict, as the prior is: theta["phi"], not theta.phi.'
+        return 'theta is a dict, as the prior is (and u, where inputs are): theta["phi"], not theta.phi.'
     if "distribution got invalid" in str(error):
         return "Look at the numbers that it is given: a scale must be positive, a probability between 0 and 1."
     return ""

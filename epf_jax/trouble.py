@@ -10,18 +10,16 @@ from jaxtyping import Array, Bool
 
 from epf_jax.results import Results, times
 
-_ABSURD = (
-    -1e4
-)  # an observation's log-density below which it is told of: 141 standard deviations off, if it is one value
+_ABSURD = -1e5  # an observation's log-density below which it is told of: of one value, 447 standard deviations off
 _BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step without a word
 
 
 def is_troubled(results: Results) -> Bool[Array, ""]:
     """Whether `warn_of_trouble` has anything to tell of (inside jax.grad it tells nothing of lost particles)."""
     lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
-    bad_weights = results.num_bad_weights > _BAD_SHARE * results.final.log_weights.shape[-1]
-    told = results.collapsed | (results.num_bad_densities > 0) | lost | bad_weights
-    return jnp.any(told) | jnp.any(jnp.diff(results.log_evidence) < _ABSURD)
+    told = results.collapsed | (results.num_bad_densities > 0) | lost
+    told |= _badly_weighted(results, results.num_bad_weights) | (_log_densities(results, jnp) < _ABSURD)
+    return jnp.any(told)
 
 
 def warn_of_trouble(results: Results) -> None:
@@ -46,17 +44,17 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-    with np.errstate(invalid="ignore"):  # -inf less -inf, of steps that have been told of
-        absurd = (np.diff(others[0]) < _ABSURD) & ~collapsed[..., 1:] if others else np.zeros(0, bool)
+    absurd = (_log_densities(results, np) < _ABSURD) & ~collapsed if others else np.zeros(0, bool)
     if absurd.any():
         warnings.warn(
-            f"The model all but rules out what was observed at {_steps(absurd, t[1:])}, by log-densities below "
+            f"The model all but rules out what was observed at {_steps(absurd, t)}, by log-densities below "
             f"{_ABSURD:g}: a few particles, or one, are left. Likely causes: a code such as -999 for a missing value "
-            "(write NaN), wrong units, or an outlier, for which a heavier tail (dist.StudentT) makes room.",
+            "(write NaN), wrong units, an outlier, for which a heavier tail (dist.StudentT) makes room, or an "
+            "observation noise too small for num_particles (try epf.fully_adapted or epf.laplace).",
             RuntimeWarning,
             stacklevel=3,
         )
-    badly = (bad_weights > _BAD_SHARE * results.final.log_weights.shape[-1]) & ~lost
+    badly = _badly_weighted(results, bad_weights) & ~lost
     if badly.any():
         warnings.warn(
             f"The weights of more than {_BAD_SHARE:.0%} of the particles were NaN or infinite, and counted as zero, at "
@@ -86,6 +84,23 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _badly_weighted(results: Results, num_bad: Any) -> Any:
+    """At which steps too many weights were NaN; filters inside of filters count theirs by another measure."""
+    if hasattr(results.final.S, "filters"):
+        return num_bad < 0
+    return num_bad > _BAD_SHARE * results.final.log_weights.shape[-1]
+
+
+def _log_densities(results: Results, xp: Any) -> Any:
+    """Of every observation given those before it; zero for the first after a state that the run went on from."""
+    total = xp.asarray(results.log_evidence)
+    from_start = xp.asarray(results.final.t)[..., None] == total.shape[-1]
+    before = xp.where(from_start, 0.0, total[..., :1])
+    earlier = xp.concatenate([before, total[..., :-1]], axis=-1)
+    known = xp.isfinite(earlier)
+    return xp.where(known, total - xp.where(known, earlier, 0.0), 0.0)
 
 
 def _lost(means: list[Any], shape: tuple[int, ...], xp: Any) -> Any:

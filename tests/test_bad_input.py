@@ -232,7 +232,7 @@ def test_observations_that_end_where_theta_says_are_told_of(build):
         (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(np.exp(x), 1.0)),
         (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(math.exp(x), 1.0)),
         (r"Use jax.numpy .* not numpy, math or if", lambda theta, x, u: dist.Normal(x if x > 0 else 0.0, 1.0)),
-        (r'theta\["phi"\], not theta.phi', lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
+        (r'theta is a dict.* theta\["phi"\], not theta.phi', lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
         (r"a scale must be positive", lambda theta, x, u: dist.Normal(x, -0.3)),
     ],
 )
@@ -241,15 +241,16 @@ def test_a_mistake_that_has_nothing_to_do_with_inputs_is_told_with_its_remedy(re
         epf.extended_parameter_filter(ar1(observation=observation), 10)
 
 
-def test_x_and_u_called_the_other_way_round_are_refused():
-    with pytest.raises(TypeError, match=r"^transition: .*called theta, u, x_prev.* Put x before u"):
+def test_x_and_u_called_the_other_way_round_are_told_of():
+    with pytest.warns(UserWarning, match=r"^transition: .*called theta, u, x_prev.* Should x stand before u"):
         ar1(transition=lambda theta, u, x_prev: dist.Normal(x_prev, 1.0))
 
 
 def test_an_observation_that_the_model_all_but_rules_out_is_told_of():
     filter_ = epf.extended_parameter_filter(ar1(), 20)
-    with pytest.warns(RuntimeWarning, match=r"all but rules out .* at 2 steps \(first at t = 3\).* -999"):
-        epf.run(jax.random.key(0), filter_, jnp.array([0.1, 0.2, -999.0, 0.1]), levels=())
+    for y, first in (([0.1, 0.2, -999.0, 0.1], 3), ([-999.0, 0.2], 1)):
+        with pytest.warns(RuntimeWarning, match=rf"all but rules out .*\(first at t = {first}\).* -999"):
+            epf.run(jax.random.key(0), filter_, jnp.array(y), levels=())
 
 
 def test_weights_that_are_nan_are_told_of():

@@ -314,6 +314,29 @@ def test_every_thetas_likelihood_is_kalmans_where_theta_never_moves():
     np.testing.assert_allclose(results.theta.mean["level"][-1], weights @ results.final.theta["level"], rtol=1e-3)
 
 
+def test_a_vague_start_leaves_kalmans_likelihood_its_digits():
+    def trend(start):
+        return epf.StateSpaceModel(
+            prior={"noise": dist.LogNormal(0.0, 0.5)},
+            initial=lambda theta: dist.Normal(jnp.zeros(2), start).to_event(1),
+            transition=lambda theta, x, u: dist.Normal(jnp.stack([x[0] + x[1], x[1]]), 0.3).to_event(1),
+            observation=lambda theta, x, u: dist.Normal(x[0], theta["noise"]),
+        )
+
+    y = np.array([3.0, 4.1, 5.2, 5.9, 7.1, 8.3])
+    found = []
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            law = epf.kalman(trend(1000.0))
+            states, total = law.start(None, {"noise": jnp.asarray(1.0)}), 0.0
+            for t, value in enumerate(y):
+                states, info = law.step(None, states, jnp.asarray(value), t)
+                total += float(info.log_increment)
+            found.append(total)
+    # Six terms of size 10, rounded to 1e-6 each some tens of times in float32.
+    assert abs(found[0] - found[1]) < 1e-3
+
+
 def test_with_kalmans_inside_posterior_and_evidence_are_exact():
     model, y, truth = case()
     filter_ = epf.smc2_filter(model, 1000, max_steps=T, inner=epf.kalman(model))

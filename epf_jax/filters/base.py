@@ -267,13 +267,14 @@ def missing_where(condition: Any, y: Array) -> Array:
     return jnp.where(condition, jnp.nan, y) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
 
-def check_filter_arguments(model: Any, num_particles: Any, resample: Any) -> None:
-    """Refuse wrong arguments common to all filters, by name."""
+def check_filter_arguments(model: Any, num_particles: Any, resample: Any, *, learns: bool = True) -> None:
+    """Refuse wrong arguments common to all filters, by name; `learns` is whether theta is to be learned."""
     check_is_model(model)
     check_whole_number("num_particles", num_particles, hint="A thousand is a good start.")
     check_resampler(resample, num_particles)
     check_model(model)
-    warn_of_unread(model)
+    if learns:
+        warn_of_unread(model)
 
 
 def step_info(selection: Selection, *weighings: Weighing, drawn: SampleInfo) -> StepInfo:

@@ -32,6 +32,7 @@ from epf_jax.model import StateSpaceModel, check_is_model, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name
+from epf_jax.triangular import add_rows, dense, empty
 
 _MOST_ALONG, _MOST_POINTS = 64, 1024  # along one component, and of all
 
@@ -181,8 +182,9 @@ def kalman(model: StateSpaceModel) -> KnownTheta:
 
     def predict(law, u):
         A, a, scale = linear_parts(lambda x: model.transition(law.theta, x, u), x_shape, x_dtype)
-        L = A @ law.scale_tril
-        return A @ law.mean + a, cholesky(L @ L.T + scale @ scale.T)
+        # Rotated together, not squared and added: in float32 a vague start would leave nothing of the noise.
+        columns = [*map(list, (A @ law.scale_tril).T), *map(list, scale.T)]
+        return A @ law.mean + a, dense(add_rows(empty(len(a), len(a)), columns)).T
 
     return _by_laws(model, predict, "by Kalman's")
 
