@@ -1,8 +1,10 @@
 """Checks of Python-level arguments, shared by the builders: each refuses by name, before anything is traced."""
 
+import contextlib
 import inspect
 import numbers
 import sys
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -62,6 +64,19 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
         ) from error
     except ValueError:  # a builtin without a signature: the abstract evaluation will tell
         return
+
+
+def warn_of_order(name: str, function: Any, arguments: tuple[str, ...]) -> None:
+    """Tell of a function whose arguments are called u and x where they will be x and u."""
+    with contextlib.suppress(ValueError):  # of a builtin without a signature
+        names = list(inspect.signature(function).parameters)
+        if len(names) == 3 and names[1] == "u" and names[2].split("_")[0] == "x":
+            warnings.warn(
+                f"{name}: its arguments are called {', '.join(names)}, and it will be called as "
+                f"{name}({', '.join(arguments)}). Should x stand before u?",
+                UserWarning,
+                stacklevel=frames_to_user(),
+            )
 
 
 def frames_to_user() -> int:

@@ -11,7 +11,6 @@ inputs, or the time index t = 1, 2, ... when no inputs are given.
 
 import contextlib
 import dataclasses
-import inspect
 import numbers
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from epf_jax.checks import brief, check_key, check_signature, check_whole_number, frames_to_user, numeric_array
+from epf_jax.checks import (
+    brief,
+    check_key,
+    check_signature,
+    check_whole_number,
+    frames_to_user,
+    numeric_array,
+    warn_of_order,
+)
 from epf_jax.dependence import reads
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
 from epf_jax.precision import full_precision
@@ -55,7 +62,7 @@ class StateSpaceModel:
     def __post_init__(self):
         for name, arguments in _SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
-            _check_order(name, getattr(self, name))
+            warn_of_order(name, getattr(self, name), arguments)
         _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
 
     @cached_property
@@ -83,19 +90,6 @@ class Shapes(NamedTuple):
     y: jax.ShapeDtypeStruct | None
     problem: Exception | None
     unread: tuple[int, ...] = ()
-
-
-def _check_order(name: str, function: Callable) -> None:
-    """Tell of a function whose arguments are called u and x where they will be x and u."""
-    with contextlib.suppress(ValueError):  # of a builtin without a signature
-        names = list(inspect.signature(function).parameters)
-        if len(names) == 3 and names[1] == "u" and names[2].split("_")[0] == "x":
-            warnings.warn(
-                f"{name}: its arguments are called {', '.join(names)}, and it will be called as "
-                f"{name}({', '.join(_SIGNATURES[name])}). Should x stand before u?",
-                UserWarning,
-                stacklevel=frames_to_user(),
-            )
 
 
 _SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}

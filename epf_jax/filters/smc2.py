@@ -15,8 +15,8 @@ Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
 
 Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). With Kalman's
 filter inside, likelihoods are no estimates, and 5. never happens: that is IBIS, iterated batch importance sampling
-(Chopin 2002). Departures: V is that of the particles before step t (see
-`spread_of`), and the exchange adds nothing to the evidence: the ratio that its weights average to is known to be one.
+(Chopin 2002). Departures: V is that of the particles before step t (see `spread_of`), and the exchange adds nothing to
+the evidence: the ratio that its weights average to is known to be one.
 
 A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
 Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter steps.
@@ -107,7 +107,7 @@ def smc2_filter(
         max_inner: how far their number may double, where few moves are accepted; 4 num_inner by default. Each size is
             compiled on its own.
         inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: no particles but the exact law of the
-            state for each theta, which is far quicker. `epf.sigma_points(model)`, where the transition is not linear.
+            state for each theta. `epf.sigma_points(model)`, where the transition is not linear.
         num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little.
         min_acceptance: the acceptance rate below which the number of inner particles doubles.
         proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
