@@ -34,13 +34,13 @@ class Term(NamedTuple):
 
     Attributes:
         name: "initial", "transition" or "observation".
-        distribution: `distribution(z, x_prev, x, u)` at unconstrained parameters z.
+        distribution: `distribution(z, x_prev, x, u)` at unconstrained parameters z, or at theta's leaves (`natural`).
         value: `value(x, y)`, whose density it is; components may be NaN (missing) in observations.
         log_prob: `log_prob(z, x_prev, x, y, u)`.
     """
 
     name: str
-    distribution: Callable[[Float[Array, " P"], Array, Array, Any], Any]
+    distribution: Callable[[Any, Array, Array, Any], Any]
     value: Callable[[Array, Array], Array]
     log_prob: Callable[..., Float[Array, ""]]
 
@@ -86,9 +86,9 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     to_theta: Callable[[Any], Any] = model.parameters.to_theta
     z: Any = model.parameters.centre
     if natural:
-        theta = to_theta(z)
-        structure: Any = jax.tree.structure(theta)
-        to_theta, z = structure.unflatten, jax.tree.leaves(theta)
+        structure: Any
+        z, structure = jax.tree.flatten(jax.eval_shape(to_theta, z))
+        to_theta = structure.unflatten
     u = example_input(model)
     x = np.zeros(shapes.x.shape, shapes.x.dtype)
     y = None if shapes.y is None else np.zeros(shapes.y.shape, shapes.y.dtype)

@@ -59,6 +59,7 @@ class Sampler(NamedTuple):
         max_dim: the most parameters that it can handle, or None.
         name: for messages.
         uses_gradient: whether it differentiates the density.
+        fits_any: whether it is the same for any number of parameters: nothing about it is told for each.
         draw: `draw(key, shape, dtype)`, the random numbers of a step for theta of the given shape, (P,) or (N, P). With
             it, one draw serves all particles, and none needs a key of its own.
         move: `move(numbers, theta, log_density, population)`, the step given its random numbers.
@@ -68,6 +69,7 @@ class Sampler(NamedTuple):
     name: str
     max_dim: int | None = None
     uses_gradient: bool = False
+    fits_any: bool = False
     draw: Callable[..., Any] | None = None
     move: Callable[..., tuple[Float[Array, " P"], SampleInfo]] | None = None
 
@@ -87,10 +89,11 @@ def check_sampler(sampler: Any, coordinates: Parameters) -> None:
             f"sampler: {sampler.name} handles {sampler.max_dim} parameter, but the prior has {coordinates.dim} "
             f"({', '.join(coordinates.names)}). Use epf.random_walk() or epf.slice_sampler()."
         )
-    # Steps or widths of the wrong length are found now, not at the first observation: any density will do.
-    jax.eval_shape(
-        lambda z: sampler.step(jax.random.key(0), z, jnp.sum, prior_population(coordinates)), coordinates.centre
-    )
+    if not sampler.fits_any:
+        # Steps or widths of the wrong length are found now, not at the first observation: any density will do.
+        jax.eval_shape(
+            lambda z: sampler.step(jax.random.key(0), z, jnp.sum, prior_population(coordinates)), coordinates.centre
+        )
 
 
 def prior_population(coordinates: Parameters) -> Population:

@@ -58,7 +58,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         (theta, _), (accepts, bad) = jax.lax.scan(metropolis, start, (moves, uniforms), unroll=min(num_steps, 4))
         return theta, SampleInfo(jnp.mean(accepts, dtype=theta.dtype), jnp.sum(bad))
 
-    return Sampler(step, "random_walk", draw=draw, move=move)
+    return Sampler(step, "random_walk", fits_any=step_size is None, draw=draw, move=move)
 
 
 def default_walk(num_parameters: int) -> Sampler:

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from epf_jax.gaussian import cholesky
+from epf_jax.in_a_row import Numbers, numbers_of
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated, theta_inside
 from epf_jax.random import normal
@@ -44,11 +44,9 @@ def with_gaussian_proposals(
     coordinates = model.parameters
     own = coordinates.own[coefficients]
     others = np.setdiff1d(np.arange(coordinates.dim), own)
-    centre, unravel = ravel_pytree(coordinates.to_theta(coordinates.centre))
-    prior = _prior_factor(coordinates, coefficients, centre)
-
-    def place(z):
-        return ravel_pytree(coordinates.to_theta(z))[0]
+    numbers = numbers_of(coordinates)
+    centre, place = numbers.c, numbers.at
+    prior = _prior_factor(coordinates, coefficients, numbers)
 
     def given_the_rest(S, z):
         return add_rows(prior, rows(S, place(z)))
@@ -68,7 +66,7 @@ def with_gaussian_proposals(
         R = given_the_rest(S, z)
         drawn = solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)])
         t = put(place(z), coefficients, [centre[i] + a for i, a in zip(coefficients, drawn, strict=True)])
-        return put(z, own, list(coordinates.to_vector(unravel(t))[own])), R
+        return put(z, own, list(coordinates.to_vector(numbers.theta(t))[own])), R
 
     def metropolis(S, steps, current, random):
         """A step that proposes coefficients, and one that walks all of theta."""
@@ -144,12 +142,12 @@ def of_coefficients(
     return [*wide, last]
 
 
-def _prior_factor(coordinates: Parameters, coefficients: Int[np.ndarray, " A"], centre: Float[Array, " V"]) -> Factor:
+def _prior_factor(coordinates: Parameters, coefficients: Int[np.ndarray, " A"], numbers: Numbers) -> Factor:
     """The prior's factor in the coefficients' regression: that of a Gaussian as wide as it is about its centre."""
 
     def moments():
-        ends = (coordinates.to_theta(coordinates.centre + side * coordinates.scale) for side in (-1.0, 1.0))
-        low, high = (ravel_pytree(end)[0][coefficients] - centre[coefficients] for end in ends)
+        ends = (numbers.at(coordinates.centre + side * coordinates.scale) for side in (-1.0, 1.0))
+        low, high = ((end - numbers.c)[coefficients] for end in ends)
         return 0.5 * (low + high), 0.5 * jnp.abs(high - low)
 
     middle, sd = evaluated(moments)

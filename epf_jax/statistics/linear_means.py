@@ -10,17 +10,16 @@ Given the noise, the coefficients have a Gaussian likelihood, from which they ar
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from epf_jax.dependence import depends_on, is_affine
 from epf_jax.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
+from epf_jax.in_a_row import Numbers, numbers_of
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated
 from epf_jax.samplers import default_walk
@@ -76,20 +75,6 @@ class _Piece(NamedTuple):
     rows: Callable[[Sums, Array], list[list[Any]]]
 
 
-class _Numbers(NamedTuple):
-    """Theta's numbers in a row.
-
-    Attributes:
-        c: those at the prior's centre.
-        leaves: which of them each leaf of theta has.
-        unravel: theta's leaves, from its numbers.
-    """
-
-    c: Float[Array, " V"]
-    leaves: list[Int[np.ndarray, " n"]]
-    unravel: Callable[[Float[Array, " V"]], list[Array]]
-
-
 def linear_means(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model whose Gaussian means are linear in theta, under any prior.
 
@@ -103,7 +88,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
     if problem:
         raise ValueError(f"linear_means: {problem} Use epf.chebyshev(model) or epf.assumed_density(model).")
     require_noise(model, "linear_means")
-    coordinates, numbers, terms = model.parameters, _numbers(model), path_terms(model, natural=True)
+    coordinates, numbers, terms = model.parameters, numbers_of(model.parameters), path_terms(model, natural=True)
     initial, steps = ([_piece(model, t, numbers) for t in group] for group in (terms.initial, terms.steps))
     pieces = (*initial, *steps)
 
@@ -117,7 +102,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
 
     def log_target(S):
         def log_density(z):
-            t = ravel_pytree(coordinates.to_theta(z))[0]
+            t = numbers.at(z)
             return sum((p.log_likelihood(s, t) for p, s in zip(pieces, S, strict=True)), coordinates.log_prior(z))
 
         return log_density
@@ -143,17 +128,16 @@ def why_not_linear_means(model: StateSpaceModel) -> str:
     """What keeps a model from this statistic, in a sentence; empty when nothing does."""
     check_model_learns(model, "linear_means")
     require_inspectable(model, "linear_means")
-    terms, numbers = path_terms(model, natural=True), _numbers(model)
-    x_prev, x, _, u = terms.example
+    terms, numbers = path_terms(model, natural=True), numbers_of(model.parameters)
+    leaves, (x_prev, x, _, u) = jax.eval_shape(numbers.leaves, numbers.c), terms.example
     for term in (*terms.initial, *terms.steps):
-        leaves = numbers.unravel(numbers.c)
         gaussian = gaussian_term(term, leaves, terms.example)
         if gaussian is None:
             return f"theta enters the {term.name}, which is not Gaussian."
         if not (gaussian.known_noise or noise_is_of_theta_alone(gaussian, leaves, terms.example)):
             joint = "" if gaussian.diagonal else ", or is joint, though some of its components may be missing"
             return f"the noise of the {term.name} depends on theta together with the state or the inputs{joint}."
-        if not is_affine(lambda v, *given, g=gaussian: g.mean(numbers.unravel(v), *given), numbers.c, x_prev, x, u):
+        if not is_affine(lambda v, *given, g=gaussian: g.mean(numbers.leaves(v), *given), numbers.c, x_prev, x, u):
             return f"the mean of the {term.name} is not linear in theta."
         num_columns = len(_entering(gaussian.mean, numbers, terms.example)) + 1
         num_columns *= 1 if gaussian.known_noise or gaussian.diagonal else gaussian.dim
@@ -162,28 +146,20 @@ def why_not_linear_means(model: StateSpaceModel) -> str:
     return ""
 
 
-def _numbers(model: StateSpaceModel) -> _Numbers:
-    centre = model.parameters.to_theta(model.parameters.centre)
-    c, unravel = ravel_pytree(centre)
-    sizes = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(centre))])
-    leaves = [np.arange(start, end) for start, end in pairwise(sizes)]
-    return _Numbers(c, leaves, lambda v: jax.tree.leaves(unravel(v)))
-
-
-def _entering(function: Callable, numbers: _Numbers, example: tuple) -> Int[np.ndarray, " k"]:
+def _entering(function: Callable, numbers: Numbers, example: tuple) -> Int[np.ndarray, " k"]:
     """The numbers of those leaves of theta that a function of the leaves depends on."""
-    (x_prev, x, _, u), leaves = example, numbers.unravel(numbers.c)
+    (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
 
     def with_leaf(leaf, i):
         return function([*leaves[:i], leaf, *leaves[i + 1 :]], x_prev, x, u)
 
     found = [i for i, leaf in enumerate(leaves) if depends_on(partial(with_leaf, i=i), leaf)]
-    return np.concatenate([np.zeros(0, int), *(numbers.leaves[i] for i in found)])
+    return np.concatenate([np.zeros(0, int), *(numbers.places[i] for i in found)])
 
 
-def _piece(model: StateSpaceModel, term, numbers: _Numbers) -> _Piece:
+def _piece(model: StateSpaceModel, term, numbers: Numbers) -> _Piece:
     example = path_terms(model, natural=True).example
-    (x_example, _, _, u_example), leaves = example, numbers.unravel(numbers.c)
+    (x_example, _, _, u_example), leaves = example, numbers.leaves(numbers.c)
     gaussian = gaussian_term(term, leaves, example)
     assert gaussian is not None
     columns = _entering(gaussian.mean, numbers, example)
@@ -195,7 +171,7 @@ def _piece(model: StateSpaceModel, term, numbers: _Numbers) -> _Piece:
         """Value, offset and slopes of one step."""
 
         def mean(v):
-            return gaussian.mean(numbers.unravel(put(numbers.c, columns, list(numbers.c[columns] + v))), x_prev, x, u)
+            return gaussian.mean(numbers.leaves(put(numbers.c, columns, list(numbers.c[columns] + v))), x_prev, x, u)
 
         nothing = jnp.zeros(m - 1)
         return jnp.ravel(term.value(x, y)), mean(nothing), jax.jacfwd(mean)(nothing)
@@ -216,7 +192,7 @@ def _piece(model: StateSpaceModel, term, numbers: _Numbers) -> _Piece:
         return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + ~silent)
 
     def noise(t):
-        scale = gaussian.scale_tril(numbers.unravel(t), x_example, x_example, u_example)
+        scale = gaussian.scale_tril(numbers.leaves(t), x_example, x_example, u_example)
         if not isinstance(fixed, jax.core.Tracer) and not np.any(fixed):
             return scale
         if gaussian.diagonal:
@@ -255,7 +231,7 @@ def _piece(model: StateSpaceModel, term, numbers: _Numbers) -> _Piece:
     return _Piece(columns, of_noise, zero, add_known if gaussian.known_noise else add, log_likelihood, rows)
 
 
-def _always_fixed(model: StateSpaceModel, numbers: _Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
+def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
     """Which components of a vector have no noise whatever theta is: at one theta, any noise may vanish."""
     (x, _, _, u), coordinates = example, model.parameters
     if gaussian.dim == 1:

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.dependence import is_affine
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import noisy_part, solve_lower
+from epf_jax.in_a_row import numbers_of
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
@@ -187,21 +187,16 @@ def _in_z(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable
 
 def _in_theta_itself(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
     """The path's terms as functions of theta's numbers in a row, the centre, and what these are at z."""
-    coordinates = model.parameters
-    c, unravel = ravel_pytree(coordinates.to_theta(coordinates.centre if z_c is None else z_c))
-    terms = path_terms(model, natural=True)
-
-    def leaves(v: Array) -> Any:
-        return jax.tree.leaves(unravel(v))
+    numbers, terms = numbers_of(model.parameters), path_terms(model, natural=True)
 
     def in_a_row(term: Term) -> Term:
         return term._replace(
-            distribution=lambda v, *args: term.distribution(leaves(v), *args),
-            log_prob=lambda v, *args: term.log_prob(leaves(v), *args),
+            distribution=lambda v, *args: term.distribution(numbers.leaves(v), *args),
+            log_prob=lambda v, *args: term.log_prob(numbers.leaves(v), *args),
         )
 
     initial, steps = (tuple(map(in_a_row, group)) for group in (terms.initial, terms.steps))
-    return Terms(initial, steps, terms.example), c, lambda z: ravel_pytree(coordinates.to_theta(z))[0]
+    return Terms(initial, steps, terms.example), numbers.c if z_c is None else numbers.at(z_c), numbers.at
 
 
 def _vector(model, centre):
