@@ -107,7 +107,8 @@ class Results(NamedTuple):
         ess: effective sample size before resampling.
         resampled: whether each step resampled.
         acceptance: mean acceptance rate of theta's moves; NaN at steps that try none.
-        num_bad_weights: weights that were NaN or +inf, and counted as zero.
+        num_bad_weights: weights that were NaN or +inf, and counted as zero; of filters inside of a filter, their share,
+            times the number of particles.
         num_bad_densities: how often theta's density was NaN where its sampler looked.
         collapsed: steps at which every weight was zero.
         levels: the quantile levels of the summaries.

@@ -52,6 +52,15 @@ def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
     return jax.lax.scan(add, R, together)[0]
 
 
+def scale_of_sum(*scales: Float[Array, "d _"]) -> Float[Array, "d d"]:
+    """Lower triangular scale of the sum of independent vectors with these scales: rotated together, never squared.
+
+    In float32 a square of a vague law's scale would leave nothing of a small noise.
+    """
+    dim = scales[0].shape[0]
+    return dense(add_rows(empty(dim, dim), [list(column) for scale in scales for column in scale.T])).T
+
+
 def _with_row(R: tuple, left: list[Any]) -> tuple:
     rows = []
     for j, first in enumerate(R):

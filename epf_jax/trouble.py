@@ -87,9 +87,7 @@ def warn_of_trouble(results: Results) -> None:
 
 
 def _badly_weighted(results: Results, num_bad: Any) -> Any:
-    """At which steps too many weights were NaN; filters inside of filters count theirs by another measure."""
-    if hasattr(results.final.S, "filters"):
-        return num_bad < 0
+    """At which steps too many weights were NaN."""
     return num_bad > _BAD_SHARE * results.final.log_weights.shape[-1]
 
 

@@ -14,10 +14,11 @@ from jaxtyping import Array, Float
 
 from epf_jax.exact.data import as_arrays, as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
-from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
+from epf_jax.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 from epf_jax.precision import full_precision
+from epf_jax.triangular import scale_of_sum
 
 
 def kalman_log_evidence(
@@ -33,7 +34,7 @@ def kalman_log_evidence(
         m, L, total = carry
         y, u = row
         A, a, L_Q = linear_parts(lambda x: model.transition(theta, x, u), x_shape)
-        m, L = A @ m + a, cholesky(A @ L @ L.T @ A.T + L_Q @ L_Q.T)
+        m, L = A @ m + a, scale_of_sum(A @ L, L_Q)
         found = condition(m, L, *linear_parts(lambda x: model.observation(theta, x, u), x_shape), jnp.ravel(y))
         total += found.log_density
         return (found.mean, found.scale_tril, total), total

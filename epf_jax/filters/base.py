@@ -56,7 +56,8 @@ class StepInfo(NamedTuple):
         ancestors: for each particle, the row of the previous generation that it descends from.
         acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves, NaN at
             steps that try no move, of filters that move it now and then or never mean to).
-        num_bad_weights: how many weights were NaN or +inf, and counted as zero.
+        num_bad_weights: how many weights were NaN or +inf, and counted as zero; of filters inside of this one, the
+            share of theirs, times the number of particles.
         num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
         collapsed: whether every weight was zero; the particles and their old weights are then kept.
         log_increment: log p(y_t | y_1:t-1), estimated.

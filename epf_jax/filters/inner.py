@@ -79,7 +79,7 @@ def inner_particles(model: StateSpaceModel, sizes: tuple[int, ...], proposal: Pr
         def step(key, theta, filters, y, u):
             one = jax.vmap(lambda key, theta, state: filter_of(theta, size).step(key, state, y, u))
             filters, info = one(_key_for_each(key, theta), theta, _narrowed(filters, size))
-            return _widened(filters, room), info._replace(ancestors=())  # of no use, and of other shapes at each level
+            return _widened(filters, room), _as_shares(info, size)
 
         return step
 
@@ -134,6 +134,12 @@ def _in_levels(starts: Sequence[Callable], steps: Sequence[Callable], pick: Call
         return refuse_gradients(_NO_GRADIENT, filters)
 
     return InnerFilters(init, step, rerun, pick, len(steps), description)
+
+
+def _as_shares(info: StepInfo, size: int) -> StepInfo:
+    """The reports of filters of so many particles; their ancestors are of no use, and of other shapes at each level."""
+    nothing: Any = ()
+    return info._replace(num_bad_weights=info.num_bad_weights / size, ancestors=nothing)
 
 
 def _one_of_each(key: PRNGKeyArray, filters: FilterState) -> Float[Array, "N *x"]:

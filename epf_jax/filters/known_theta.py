@@ -32,7 +32,7 @@ from epf_jax.model import StateSpaceModel, check_is_model, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_fully_adapted
 from epf_jax.resampling import Resampler, resampler_name
-from epf_jax.triangular import add_rows, dense, empty
+from epf_jax.triangular import scale_of_sum
 
 _MOST_ALONG, _MOST_POINTS = 64, 1024  # along one component, and of all
 
@@ -42,7 +42,8 @@ class KnownTheta(NamedTuple):
 
     Attributes:
         start: `start(key, theta) -> states`, before any observation.
-        step: `step(key, states, y, u) -> states, info`; `info.ess` is a share, 1 at the most.
+        step: `step(key, states, y, u) -> states, info`; `info.ess` and `info.num_bad_weights` are shares,
+            1 at the most.
         between: `between(theta, some, shares)`, the states under a theta between those of some filters, a row for each,
             of which it has these shares.
         pick: `pick(key, all_states, which)`, a state from each of the filters named, of which there is a row for each.
@@ -87,7 +88,8 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
 
     def step(key, states, y, u):
         states, info = filter_.step(key, states, y, u)
-        return states, info._replace(ess=info.ess / num_particles)
+        shares = {name: getattr(info, name) / num_particles for name in ("ess", "num_bad_weights")}
+        return states, info._replace(**shares)
 
     def between(theta, some, shares):
         nearest = jax.tree.map(lambda leaf: leaf[jnp.argmax(shares)], some)  # particles have no average
@@ -182,9 +184,7 @@ def kalman(model: StateSpaceModel) -> KnownTheta:
 
     def predict(law, u):
         A, a, scale = linear_parts(lambda x: model.transition(law.theta, x, u), x_shape, x_dtype)
-        # Rotated together, not squared and added: in float32 a vague start would leave nothing of the noise.
-        columns = [*map(list, (A @ law.scale_tril).T), *map(list, scale.T)]
-        return A @ law.mean + a, dense(add_rows(empty(len(a), len(a)), columns)).T
+        return A @ law.mean + a, scale_of_sum(A @ law.scale_tril, scale)
 
     return _by_laws(model, predict, "by Kalman's")
 
@@ -256,7 +256,7 @@ def _reported(collapsed, log_density):
         resampled=jnp.array(False),
         ancestors=none,
         acceptance=jnp.ones(()),
-        num_bad_weights=jnp.where(jnp.isnan(log_density), 1, 0),
+        num_bad_weights=jnp.where(jnp.isnan(log_density), 1.0, 0.0),
         num_bad_densities=none,
         collapsed=collapsed,
         log_increment=jnp.where(collapsed, -jnp.inf, log_density),

@@ -40,7 +40,7 @@ from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import node_counts
-from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.model import StateSpaceModel, check_is_model, warn_of_unread
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, systematic
@@ -97,8 +97,8 @@ def node_filter(
     Args:
         model: the state-space model.
         num_inner: particles at each node, 32 by default.
-        inner: `epf.sigma_points(model)` for no particles but a Gaussian law of the state at each node: faster, and
-            exact for linear models.
+        inner: `epf.kalman(model)`, for models that are linear and Gaussian in x, or `epf.sigma_points(model)`, for no
+            particles but a Gaussian law of the state at each node: faster, and exact for linear models.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
             11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
             box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
@@ -131,6 +131,7 @@ def node_filter(
         inner, resample = _inner_particles(model, num_inner, proposal, resample)
     else:
         check_inner(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
+        warn_of_unread(model)
         resample = systematic  # there is nothing to resample
     between = between_nodes(counts, num_points, reach)
 
@@ -155,12 +156,16 @@ def node_filter(
         S, log_weights, info = taken.S, taken.log_weights, taken.info
         collapsed = jnp.all(info.collapsed)
         log_increment = jnp.where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
+
+        def on_average(shares):
+            return num_points * (jnp.exp(log_weights) @ shares[between.nearest])
+
         info = StepInfo(
-            ess=num_points * (jnp.exp(log_weights) @ info.ess[between.nearest]),
+            ess=on_average(info.ess),
             resampled=jnp.any(info.resampled),
             ancestors=jnp.arange(num_points, dtype=jnp.int32),
             acceptance=jnp.ones(()),
-            num_bad_weights=jnp.sum(info.num_bad_weights),
+            num_bad_weights=jnp.ceil(on_average(info.num_bad_weights)).astype(int),
             num_bad_densities=jnp.zeros((), int),
             collapsed=collapsed,
             log_increment=log_increment,

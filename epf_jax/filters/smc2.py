@@ -56,6 +56,7 @@ from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.weights import reweight, where_rows
 
 DEFAULT_INNER = 64
+_LOW = 0.15  # an acceptance rate below which the inner filters are too small
 
 
 class NestedFilters(NamedTuple):
@@ -92,7 +93,7 @@ def smc2_filter(
     max_inner: int | None = None,
     inner: KnownTheta | None = None,
     num_moves: int | None = None,
-    min_acceptance: float = 0.15,
+    min_acceptance: float | None = None,
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
@@ -109,7 +110,7 @@ def smc2_filter(
         inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: no particles but the exact law of the
             state for each theta. `epf.sigma_points(model)`, where the transition is not linear.
         num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little.
-        min_acceptance: the acceptance rate below which the number of inner particles doubles.
+        min_acceptance: the acceptance rate below which the number of inner particles doubles; 0.15 by default.
         proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
             otherwise `epf.bootstrap()`.
         resample: when and how theta is resampled; `epf.when_ess_below(0.5)` by default. Whenever it does, theta moves.
@@ -119,11 +120,13 @@ def smc2_filter(
     check_memory_arguments("smc2_filter", model, max_steps, resample)
     num_moves = (2 if inner is None else 5) if num_moves is None else num_moves
     check_whole_number("num_moves", num_moves, hint="One to five are usual.")
-    if not is_share(min_acceptance):
+    if min_acceptance is not None and not is_share(min_acceptance):
         raise ValueError(f"min_acceptance: expected an acceptance rate from 0 to 1, got {min_acceptance!r}.")
     N = num_particles
-    filters_of = _filters_of(model, inner, num_inner, max_inner, proposal)
-    rejuvenate = _rejuvenation(model.parameters, filters_of, num_moves, min_acceptance)
+    filters_of = _filters_of(model, inner, num_inner, max_inner, proposal, min_acceptance)
+    rejuvenate = _rejuvenation(
+        model.parameters, filters_of, num_moves, _LOW if min_acceptance is None else min_acceptance
+    )
 
     def init(key):
         key_theta, key_inner = jax.random.split(key)
@@ -156,7 +159,7 @@ def smc2_filter(
 
         x = filters_of.pick(key_state, filters)
         info = step_info(selection, weighing, drawn=moves)
-        num_bad = info.num_bad_weights + jnp.sum(steps.num_bad_weights)
+        num_bad = info.num_bad_weights + jnp.ceil(jnp.sum(steps.num_bad_weights)).astype(int)
         acceptance = jnp.where(due, info.acceptance, jnp.nan)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
         S = NestedFilters(filters, level, memory)
@@ -214,10 +217,11 @@ def _rejuvenation(
     return rejuvenate
 
 
-def _filters_of(model, inner, num_inner, max_inner, proposal) -> InnerFilters:
+def _filters_of(model, inner, num_inner, max_inner, proposal, min_acceptance) -> InnerFilters:
     """The inner filters that the arguments ask for."""
     if inner is not None:
-        check_inner(inner, model, num_inner=num_inner, max_inner=max_inner, proposal=proposal)
+        of_particles = {"num_inner": num_inner, "max_inner": max_inner, "proposal": proposal}
+        check_inner(inner, model, **of_particles, min_acceptance=min_acceptance)
         return inner_laws(inner)
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
