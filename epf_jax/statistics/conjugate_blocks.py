@@ -16,6 +16,7 @@ With one block (a variance alone, a transition matrix alone) the draw is exact a
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -76,9 +77,8 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
 def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
     coordinates, leaves = model.parameters, prior_leaves(model)
     terms, view = _view(model, leaves)
-    thetas = _likely_thetas(model)
     initial, steps = (
-        [factor for term in group for factor in _checked(term, view, thetas)] for group in (terms.initial, terms.steps)
+        [factor for term in group for factor in _checked(model, term, view)] for group in (terms.initial, terms.steps)
     )
     blocks = _blocks(leaves, initial + steps)
     structure = jax.tree.structure(model.shapes.theta)
@@ -164,14 +164,17 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     """The model's terms as functions of theta's leaves, and simulated steps to look at them with."""
     terms = path_terms(model, natural=True)
     reference = _evaluated(lambda z: jax.tree.leaves(model.parameters.to_theta(z)), model.parameters.centre)
-    steps = _simulated_steps(model)
     num = _PROBES[0] * _PROBES[1]
-    again = jax.tree.map(lambda a: np.concatenate([a] * _OTHERS), steps)
-    others = (*again[:3], jax.tree.map(other_inputs, again[3]))
-    both = jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, others)
+
+    @cache  # many a model is refused before any step is simulated
+    def simulated():
+        steps = _simulated_steps(model)
+        again = jax.tree.map(lambda a: np.concatenate([a] * _OTHERS), steps)
+        others = (*again[:3], jax.tree.map(other_inputs, again[3]))
+        return jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, others)
 
     def probe(function):
-        found = np.asarray(_evaluated(jax.vmap(function), *both))
+        found = np.asarray(_evaluated(jax.vmap(function), *simulated()))
         meaningful = np.isfinite(found.reshape(len(found), -1)).all(axis=1)  # a made-up input may be impossible
         return found[meaningful | (np.arange(len(found)) < num)]
 
@@ -219,9 +222,9 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
     return _evaluated(steps, _likely_thetas(model))
 
 
-def _checked(term: Term, view: View, thetas: list[Any]) -> list[Factor]:
+def _checked(model: StateSpaceModel, term: Term, view: View) -> list[Factor]:
     """The factors of a term, after comparing their log-likelihoods, up to a constant, with the model's own."""
-    factors = factors_of(term, view)
+    factors, thetas = factors_of(term, view), _likely_thetas(model)
 
     def both(x_prev, x, y, u):
         sums = [f.update(f.init(), x_prev, x, y, u) for f in factors]

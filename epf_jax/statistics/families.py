@@ -1,8 +1,10 @@
 r"""Conjugate families: a leaf of the prior, the features by which a likelihood sees it, and its exact conditional.
 
-An inverse-gamma variance v, an inverse-Wishart covariance V and a Dirichlet row p have exponential-family densities,
+An inverse-gamma variance v, an inverse-Wishart covariance V, a Dirichlet row p, a gamma rate and a beta probability
+have exponential-family densities,
 
-.. math:: v: (\log v,\; 1/v) \qquad V: (\log |V|,\; V^{-1}) \qquad p: \log p,
+.. math:: v: (\log v,\; 1/v) \qquad V: (\log |V|,\; V^{-1}) \qquad p: \log p \qquad \lambda: (\log\lambda,\; \lambda)
+          \qquad q: (\log q,\; \log(1 - q)),
 
 and a log-likelihood that is *linear* in these features. Its gradient with respect to them is then all that the data
 say, and the conditional posterior of the leaf is the prior with that gradient added to its natural parameters: half
@@ -38,11 +40,19 @@ class Family(NamedTuple):
         features: `features(value)`, the pytree that log-likelihoods are written in.
         draw: `draw(key, prior, gradient)`, the leaf given the gradient of the log-likelihood with respect to its
             features; None for coefficients, which are drawn together (`draw_coefficients`).
+        places: `places(value)`, two values at which slopes tell the coefficients of the features, far apart, so that
+            each is told well whatever the data are, and a third to compare them at; None where features are no
+            functions of one entry each.
     """
 
     name: str
     features: Callable[[Array], Any]
     draw: Callable[[PRNGKeyArray, Any, Any], Array] | None = None
+    places: Callable[[Array], tuple[Array, ...]] | None = None
+
+    def slopes(self, value: Array) -> tuple[Array, ...]:
+        """Of each feature, entry by entry."""
+        return tuple(jax.tree.leaves(jax.jvp(self.features, (value,), (jnp.ones_like(value),))[1]))
 
 
 class Leaf(NamedTuple):
@@ -73,7 +83,7 @@ def prior_leaves(model: Any) -> list[Leaf]:
 
 
 def has_conjugate_noise(model: Any) -> bool:
-    """Whether the prior has a variance, a covariance or probabilities in it, and nothing but conjugate families."""
+    """Whether the prior has more in it than coefficients, and nothing but conjugate families."""
     try:
         return any(leaf.family is not COEFFICIENTS for leaf in prior_leaves(model))
     except NotConjugateError:
@@ -91,9 +101,13 @@ def family_of(name: str, prior: Any) -> Family:
         return COVARIANCE
     if type(base) is dist.Dirichlet:
         return PROBABILITIES
+    if type(base) in (dist.Gamma, dist.Exponential):
+        return RATE
+    if type(base) is dist.Beta:
+        return SHARE
     raise NotConjugateError(
         f"the prior of {name!r} is a {type(prior).__name__}, which has no exact conditional: it takes Normal, "
-        "TruncatedNormal (of a scalar), InverseGamma, InverseWishart and Dirichlet."
+        "TruncatedNormal (of a scalar), InverseGamma, InverseWishart, Dirichlet, Gamma, Exponential and Beta."
     )
 
 
@@ -108,15 +122,31 @@ def _is_truncated_normal(prior: Any) -> bool:
     return has_bounds and type(truncated) is dist.Normal and prior.batch_shape == prior.event_shape == ()
 
 
-# ------------------------------------------------------------------------------------- variances and probabilities
+# ------------------------------------------------------------------------------ variances, rates and probabilities
 
 
 def _draw_variance(key, prior, gradient):
     by_log, by_inverse = gradient  # -n / 2 and minus half the sum of squares
-    base, shape = base_distribution(prior), by_log.shape
-    concentration = jnp.broadcast_to(base.concentration, shape) - by_log
-    rate = jnp.broadcast_to(base.rate, shape) - by_inverse
-    return rate / _positive(jax.random.gamma(key, concentration, shape, by_log.dtype))
+    base = base_distribution(prior)
+    return (base.rate - by_inverse) / _gamma(key, base.concentration - by_log)
+
+
+def _draw_rate(key, prior, gradient):
+    by_log, by_rate = gradient  # the count, and minus the exposure
+    base = base_distribution(prior)
+    return _positive(_gamma(key, getattr(base, "concentration", 1.0) + by_log) / (base.rate - by_rate))
+
+
+def _draw_share(key, prior, gradient):
+    successes, failures = gradient
+    base, (key_1, key_0) = base_distribution(prior), jax.random.split(key)
+    of_1, of_0 = _gamma(key_1, base.concentration1 + successes), _gamma(key_0, base.concentration0 + failures)
+    drawn = of_1 / (of_1 + of_0)
+    return jnp.clip(drawn, jnp.finfo(drawn.dtype).tiny, 1 - jnp.finfo(drawn.dtype).eps)
+
+
+def _gamma(key, concentration):
+    return _positive(jax.random.gamma(key, concentration))
 
 
 def _covariance_features(value):
@@ -150,10 +180,25 @@ def _positive(drawn):
     return jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)
 
 
+def _far_apart(value):
+    return 1e-3 * value, 1e3 * value, value
+
+
+def _towards_even(value):
+    return value, value, 0.5 * (value + 1 / value.shape[-1])
+
+
 COEFFICIENTS = Family("Gaussian", lambda value: value)
-VARIANCE = Family("an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance)
+VARIANCE = Family("an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance, _far_apart)
 COVARIANCE = Family("an inverse-Wishart covariance", _covariance_features, _draw_covariance)
-PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities)
+PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities, _towards_even)
+RATE = Family("a gamma rate", lambda value: (jnp.log(value), value), _draw_rate, _far_apart)
+SHARE = Family(
+    "a beta probability",
+    lambda value: (jnp.log(value), jnp.log1p(-value)),
+    _draw_share,
+    lambda value: tuple(jnp.full_like(value, at) for at in (1e-3, 1 - 1e-3, 0.4)),
+)
 
 
 # ------------------------------------------------------------------------------------------------------ coefficients

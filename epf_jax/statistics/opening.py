@@ -117,9 +117,9 @@ def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[An
     """The example's x_t, y_t and u_t; None for what theta's densities do not depend on."""
     x_prev, x, y, u = example
     densities = lambda x_prev, x, y, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]  # noqa: E731
-    reads_x = bool(terms.initial) or depends_on(lambda states: densities(states[0], states[1], y, u), (x_prev, x))
-    reads_y = depends_on(lambda y: densities(x_prev, x, y, u), jnp.asarray(y, float))
-    reads_u = depends_on(lambda u: densities(x_prev, x, y, u), u)
+    reads_x = bool(terms.initial) or depends_on(lambda states, y, u: densities(*states, y, u), (x_prev, x), y, u)
+    reads_y = depends_on(lambda y, x_prev, x, u: densities(x_prev, x, y, u), jnp.asarray(y, float), x_prev, x, u)
+    reads_u = depends_on(lambda u, x_prev, x, y: densities(x_prev, x, y, u), u, x_prev, x, y)
     return x if reads_x else None, y if reads_y else None, u if reads_u else None
 
 
@@ -127,7 +127,7 @@ def _as_number(terms: Terms, z: Float[Array, " P"], u: Array) -> Array:
     """An input as a number that may have a fraction, unless the terms cannot be evaluated at one."""
     x_prev, x, y, _ = terms.example
     number = jnp.asarray(u, float)
-    return number if _takes(lambda z, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps], z, number) else u
+    return number if _takes(terms, z, x_prev, x, y, number) else u
 
 
 def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
@@ -153,13 +153,13 @@ def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
     if jnp.issubdtype(y.dtype, jnp.floating):
         return True
     number = jnp.asarray(y, float)
-    return _takes(lambda z, y: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps], z, number)
+    return _takes(terms, z, x_prev, x, number, u)
 
 
-def _takes(densities: Callable, z: Float[Array, " P"], number: Array) -> bool:
-    """Whether they can be evaluated at it."""
+def _takes(terms: Terms, *given: Any) -> bool:
+    """Whether the terms of a step can be evaluated at (z, x_prev, x, y, u)."""
     try:
-        jax.eval_shape(densities, z, number)
+        jax.eval_shape(lambda *given: [term.log_prob(*given) for term in terms.steps], *given)
     except (TypeError, ValueError, AssertionError):  # it may be used as an index, or be refused for its fraction
         return False
     return True

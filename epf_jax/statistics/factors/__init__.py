@@ -1,0 +1,55 @@
+"""Factors: one density of the path, kept as sums that its log-likelihood is written in.
+
+Nothing is written by hand: regressors and variances, the rows of a transition matrix, the coefficients of a count's
+log-density are read off the model. What a model is at the steps that it was looked at, it may not be at all: a step
+that does not fit makes the sums NaN.
+"""
+
+import numpyro.distributions as dist
+
+from epf_jax.dependence import abstractly
+from epf_jax.gaussian import base_distribution
+from epf_jax.statistics.factors.base import Factor, View
+from epf_jax.statistics.factors.natural import categorical_factor, natural_factor
+from epf_jax.statistics.factors.regression import covariance_factor, regression_factor
+from epf_jax.statistics.families import COVARIANCE
+from epf_jax.switching import Switching, rest_log_prob, split_regime
+from epf_jax.terms import Term, gaussian_term
+
+__all__ = ["Factor", "View", "factors_of"]
+
+
+def factors_of(term: Term, view: View) -> list[Factor]:
+    """The factors of a term that theta enters; a switching term has two."""
+    x_prev, x, _, u = view.example
+    whole = abstractly(term.distribution, view.reference, x_prev, x, u)
+    if isinstance(whole, Switching):
+        parts = filter(view.entering_density, _regime_and_rest(term))
+        return [factor for part in parts for factor in factors_of(part, view)]
+    if isinstance(base_distribution(whole), (dist.CategoricalProbs, dist.CategoricalLogits)):
+        return [categorical_factor(term, view)]
+    gaussian = gaussian_term(term, view.reference, view.example)
+    if gaussian is None:
+        return [natural_factor(term, view)]
+    noise = view.entering(gaussian.scale_tril)
+    if [view.leaves[i].family for i in noise] == [COVARIANCE]:
+        return [covariance_factor(gaussian, noise[0], view)]
+    return [regression_factor(gaussian, noise, view)]
+
+
+def _regime_and_rest(term: Term) -> tuple[Term, Term]:
+    """A switching term as two: its regime, and the rest of the state given the regime."""
+
+    def regime(z, x_prev, x, u):
+        return dist.Categorical(probs=term.distribution(z, x_prev, x, u).probabilities)
+
+    def rest(z, x_prev, x, u):
+        return term.distribution(z, x_prev, x, u).given(split_regime(x)[0])
+
+    def part(name, distribution, value):
+        def log_prob(z, x_prev, x, y, u):
+            return rest_log_prob(distribution(z, x_prev, x, u), value(x, y))
+
+        return Term(f"{term.name} ({name})", distribution, value, log_prob)
+
+    return part("regime", regime, lambda x, y: split_regime(x)[0]), part("rest", rest, lambda x, y: split_regime(x)[1])

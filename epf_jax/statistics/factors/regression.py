@@ -1,0 +1,198 @@
+r"""Gaussian factors: a regression whose variances are unknown, or its whole covariance is.
+
+A Gaussian factor with residual :math:`W_t\,c(\beta)`, the noise of component i having variance
+:math:`v_{k(i)}\,g_i(x)`, is
+
+.. math:: \log L = -\tfrac12 \sum_k \Big( n_k \log v_k + \frac1{v_k}\, c^T Q_k\, c \Big), \qquad
+          Q_k = \sum_{t,\,i:\,k(i) = k} \frac{W_{ti}^T W_{ti}}{g_i}, \quad n_k = \sum_{t,\,i:\,k(i) = k} 1
+
+with :math:`c(\beta) = (1, -\delta, -\delta_p\delta_q ..)`, delta = beta - reference: a mean that is affine in each
+leaf, products of two leaves included. :math:`k(i)` may depend on the state: each regime has a variance of its own.
+Instead of a variance its inverse may be unknown, a rate. A full unknown covariance keeps
+:math:`\sum_t \mathrm{vec}(W_t)\mathrm{vec}(W_t)^T`.
+"""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from epf_jax.gaussian import solve_lower
+from epf_jax.statistics.factors.base import Factor, View, require
+from epf_jax.statistics.families import COEFFICIENTS, RATE, VARIANCE, NotConjugateError
+from epf_jax.terms import GaussianTerm, whiten
+
+_MOST_PRODUCTS = 36  # of two leaves' entries that are all kept, whichever the simulated steps had
+
+
+class RegressionSums(NamedTuple):
+    """Counts and products of one Gaussian factor, for each of its K variances (a known one counts as one)."""
+
+    n: Float[Array, " K"]
+    Q: Float[Array, "K m m"]
+
+
+def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> Factor:
+    """The factor of a Gaussian term whose variances are known, or unknown but one for each component."""
+    name = gaussian.term.name
+    require(noise, [VARIANCE, RATE], f"the noise of the {name}", view)
+    design = _design(gaussian, view)
+    variances, with_values, owner = view.part(noise)
+    one = np.ones(variances.shape, variances.dtype)
+    turned = np.array([view.leaves[i].family is RATE for i in owner], bool)  # the inverse of a variance
+
+    def with_variances(v):
+        return with_values(jnp.where(turned, 1 / v, v))
+
+    def groups(x_prev, x, u):
+        """Which variance each component has, one-hot; the first column is known noise."""
+
+        def diagonal(v):
+            return jnp.sum(gaussian.scale_tril(with_variances(v), x_prev, x, u) ** 2, axis=1)
+
+        total = diagonal(one)[:, None]
+        share = jnp.where(total > 0, jax.jacfwd(diagonal)(one) / jnp.where(total > 0, total, 1.0), 0.0)
+        known = jnp.where(total > 0, 1 - jnp.sum(share, axis=1, keepdims=True), 0.0)  # without noise: none of them
+        return jnp.concatenate([known, share], axis=1)
+
+    def is_one_each(shares, tolerance):
+        whole = jnp.round(shares)
+        return jnp.all(jnp.abs(shares - whole) < tolerance) & jnp.all((whole == 0) | (whole == 1))
+
+    probed = view.probe(lambda x_prev, x, y, u: groups(x_prev, x, u))
+    guard = view.watched(lambda x_prev, x, u: is_one_each(groups(x_prev, x, u), 0.05))  # a little jitter may be known
+    if not is_one_each(probed, 1e-3):
+        raise NotConjugateError(
+            f"the noise of the {name} is not proportional to one variance of theta for each component. A variance is "
+            "not a standard deviation: dist.Normal takes its square root. (Other inputs than example_input were tried, "
+            "too. A dummy that chooses between variances: jnp.where(u > 0, v, w), or a truth value as example_input.)"
+        )
+    if not gaussian.diagonal and not np.allclose(probed, probed[:, :1], atol=1e-3):
+        raise NotConjugateError(f"the noise of the {name} is correlated, and its components have several variances.")
+    num = 1 + len(one)  # sums for each of them, whichever the simulated steps had: a regime may be rare
+
+    def init():
+        return RegressionSums(jnp.zeros(num), jnp.zeros((num, design.width, design.width)))
+
+    def update(s, x_prev, x, y, u):
+        value = jnp.ravel(gaussian.term.value(x, y))
+        scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
+        share = jnp.round(groups(x_prev, x, u))
+        seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
+        W = solve_lower(scale, rows.at[:, 0].add(seen))
+        sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
+        return guard(sums, x_prev, x, u)
+
+    def log_likelihood(s, features):
+        c = design.coefficients(features)
+        logs, inverses = (jnp.concatenate([jnp.zeros(0), *(jnp.ravel(features[i][k]) for i in noise)]) for k in (0, 1))
+        logs = jnp.where(turned, -logs, logs)
+        squares = jnp.einsum("a,kab,b->k", c, s.Q, c)
+        return -0.5 * (s.n[1:] @ logs + squares[0] + squares[1:] @ inverses)
+
+    return Factor(init, update, log_likelihood, design.products)
+
+
+class ScatterSums(NamedTuple):
+    """Count and products of a Gaussian factor with a full unknown covariance."""
+
+    n: Float[Array, ""]
+    Q: Float[Array, "d m d m"]
+
+
+def covariance_factor(gaussian: GaussianTerm, leaf: int, view: View) -> Factor:
+    """The factor of a Gaussian term whose whole covariance is one inverse-Wishart leaf."""
+    name, d = gaussian.term.name, gaussian.dim
+    if name == "observation":
+        raise NotConjugateError(
+            "the covariance of the observation is unknown as a whole, and a partly missing observation would have no "
+            "exact conditional."
+        )
+    design, reference = _design(gaussian, view), view.reference[leaf]
+
+    def covariance(x_prev, x, y, u):
+        L = gaussian.scale_tril(view.reference, x_prev, x, u)
+        return L @ L.T
+
+    if reference.shape != (d, d) or not np.allclose(view.probe(covariance), reference, rtol=1e-3, atol=1e-5):
+        raise NotConjugateError(f"the covariance of the {name} is not theta's {view.leaves[leaf].name!r} itself.")
+    guard = view.watched(
+        lambda x_prev, x, u: jnp.allclose(covariance(x_prev, x, None, u), reference, rtol=1e-3, atol=1e-5)
+    )
+
+    def init():
+        return ScatterSums(jnp.zeros(()), jnp.zeros((d, design.width, d, design.width)))
+
+    def update(s, x_prev, x, y, u):
+        W = design.rows(x_prev, x, u).at[:, 0].add(jnp.ravel(gaussian.term.value(x, y)))
+        return guard(ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W)), x_prev, x, u)
+
+    def log_likelihood(s, features):
+        c, (log_det, inverse) = design.coefficients(features), features[leaf]
+        return -0.5 * (s.n * log_det + jnp.sum(inverse * jnp.einsum("a,iajb,b->ij", c, s.Q, c)))
+
+    return Factor(init, update, log_likelihood, design.products)
+
+
+class _Design(NamedTuple):
+    """A mean as rows of regressors: value - mean = (value, 0, ..) + rows c.
+
+    Attributes:
+        rows: `rows(x_prev, x, u)`, shape (d, width).
+        coefficients: `coefficients(features)`, the vector c.
+        width: its length.
+        products: as `Factor` has it.
+    """
+
+    rows: Callable[..., Float[Array, "d m"]]
+    coefficients: Callable[[list[Any]], Float[Array, " m"]]
+    width: int
+    products: frozenset[tuple[int, int]]
+
+
+def _design(gaussian: GaussianTerm, view: View) -> _Design:
+    name = gaussian.term.name
+    entering = view.entering(gaussian.mean)
+    require(entering, [COEFFICIENTS], f"the mean of the {name}", view)
+    centre, with_coefficients, owner = view.part(entering)
+
+    def mean(beta, x_prev, x, u):
+        return gaussian.mean(with_coefficients(beta), x_prev, x, u)
+
+    def curvature(x_prev, x, y, u):
+        return jax.hessian(mean)(centre, x_prev, x, u)
+
+    curved = np.any(np.abs(view.probe(curvature)) > 1e-5, axis=(0, 1)) if entering else np.zeros((0, 0), bool)
+    for i in entering:
+        if not view.is_affine(gaussian.mean, i):
+            raise NotConjugateError(
+                f"the mean of the {name} is not linear in theta's {view.leaves[i].name!r}, as far as can be told."
+            )
+    for i, j in combinations(entering, 2):
+        if view.multiplies(gaussian.mean, i, j) and not np.any(curved[np.ix_(owner == i, owner == j)]):
+            names = " and ".join(repr(view.leaves[k].name) for k in (i, j))
+            raise NotConjugateError(f"the mean of the {name} may multiply theta's {names}, and no simulated step did.")
+        if view.multiplies(gaussian.mean, i, j) and np.sum(owner == i) * np.sum(owner == j) <= _MOST_PRODUCTS:
+            curved |= np.outer(owner == i, owner == j) | np.outer(owner == j, owner == i)  # a regime may be rare
+    p, q = np.nonzero(np.triu(curved))
+
+    def rows(x_prev, x, u):
+        first = jax.jacfwd(mean)(centre, x_prev, x, u)
+        columns = [-mean(centre, x_prev, x, u)[:, None], first]
+        if len(p):
+            curvature = jax.hessian(mean)(centre, x_prev, x, u)
+            left_out = jnp.any(jnp.abs(jnp.where(curved, 0.0, curvature)) > 1e-5)
+            columns.append(jnp.where(left_out, jnp.nan, curvature[:, p, q]))
+        return jnp.concatenate(columns, axis=1)
+
+    def coefficients(features):
+        parts = [jnp.ravel(features[i]) for i in entering]
+        delta = jnp.concatenate([*parts, jnp.zeros(0)]) - centre
+        return jnp.concatenate([jnp.ones(1), -delta, -delta[p] * delta[q]])
+
+    products = frozenset((int(owner[i]), int(owner[j])) for i, j in zip(p, q, strict=True))
+    return _Design(rows, coefficients, 1 + len(owner) + len(p), products)
