@@ -110,6 +110,19 @@ def is_discrete(d: Any) -> bool:
     return bool(getattr(getattr(_components(d), "support", None), "is_discrete", False))
 
 
+def is_count(d: Any) -> bool:
+    """Whether each component is a whole number from some least one on."""
+    support = getattr(_components(d), "support", None)
+    return is_discrete(d) and getattr(support, "event_dim", 0) == 0 and hasattr(support, "lower_bound")
+
+
+def counted(d: Any, k: Array) -> Array:
+    """The k-th of the numbers that each component of a count may be, or the last."""
+    support = _components(d).support
+    number = support.lower_bound + k
+    return jnp.broadcast_to(jnp.minimum(number, getattr(support, "upper_bound", number)), d.batch_shape + d.event_shape)
+
+
 def _components(d):
     while isinstance(d, dist.Independent):
         d = d.base_dist

@@ -87,8 +87,8 @@ def extended_parameter_filter(
     What is not given is chosen for the model, by these rules, the first that fits:
 
     - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
-      `conjugate_blocks`, exact, where a variance, a covariance or the regimes' probabilities have a conjugate prior
-      and everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
+      `conjugate_blocks`, exact, where variances, covariances, rates or probabilities have a conjugate prior and
+      everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
       there to check this on);
       `linear_means`, exact, where all that theta enters is Gaussian with a mean linear in theta and noise that is known
       or of theta alone, whatever the prior; `chebyshev` for one to three parameters; `assumed_density` for more.
@@ -118,8 +118,8 @@ def storvik_filter(
     """Storvik's filter: exact sufficient statistics, and exact draws of theta where the statistic has them.
 
     Args:
-        model: a model linear in theta with a Gaussian prior and known Gaussian noise, or one with unknown variances or
-            regimes that is conjugate block by block, unless `statistic` is given.
+        model: a model linear in theta with a Gaussian prior and known Gaussian noise, or one with unknown variances,
+            regimes, rates or probabilities that is conjugate block by block, unless `statistic` is given.
         num_particles: N.
         statistic: another exact statistic, such as `epf.separable(...)`; by default `epf.conjugate(model)` where it
             fits, and otherwise `epf.conjugate_blocks(model)`.

@@ -1,4 +1,4 @@
-r"""Exact statistics of models that are conjugate block by block: coefficients, variances, transition matrices.
+r"""Exact statistics of models that are conjugate block by block: coefficients, variances, rates, transition matrices.
 
 Independent priors are seldom conjugate together: a Gaussian coefficient and an inverse-gamma variance are not. But each
 is conjugate *given the other*. So theta falls into blocks, and each particle keeps
@@ -15,6 +15,7 @@ With one block (a variance alone, a transition matrix alone) the draw is exact a
 (2002) has the normal-inverse-gamma case; Carvalho, Johannes, Lopes and Polson (2010) the switching ones.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,13 +23,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.extend.core import jaxpr_as_fun
 
-from epf_jax.model import StateSpaceModel, example_input, simulate
+from epf_jax.densities import counted, is_count
+from epf_jax.model import StateSpaceModel, example_input, known, simulate
 from epf_jax.precision import full_precision
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.statistics.factors import Factor, View, factors_of
+from epf_jax.statistics.factors import Factor, View, factors_of, refuse_at_a_glance
 from epf_jax.statistics.families import (
     COEFFICIENTS,
     Leaf,
@@ -40,6 +43,7 @@ from epf_jax.statistics.families import (
 from epf_jax.terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
+_COUNTS = np.array([0, 1, 2, 3, 5, 8])  # what is counted at these steps
 _OTHERS = 8  # how often each of these steps is looked at with another input
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
 
@@ -54,7 +58,12 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     - `InverseGamma`, of any shape: *variances* of the noise, each component having one, times any known function of the
       state (`dist.Normal(mean, jnp.sqrt(theta["variance"]))`);
     - `InverseWishart`: the covariance of a transition (`dist.MultivariateNormal(mean, theta["covariance"])`);
-    - `Dirichlet`, of shape (K,) or (K, K): probabilities of a `dist.Categorical` or of the regimes of `epf.switching`.
+    - `Dirichlet`, of shape (K,) or (K, K): probabilities of a `dist.Categorical` or a `dist.Multinomial`, or of the
+      regimes of `epf.switching`;
+    - `Gamma` or `Exponential`, of any shape: inverse variances of Gaussian noise, and rates r of any density that is
+      linear in log r and r (Poisson counts with r times any known function of the state, waiting times);
+    - `Beta`, of any shape: probabilities of any density that is linear in log p and log(1 - p) (successes, the first of
+      them); `InverseGamma` so, too, of a density that is not Gaussian (a Laplace's scale).
 
     Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
     against the model's own densities on simulated paths; what does not fit is refused. Where a series comes to a time
@@ -77,6 +86,8 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
 def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
     coordinates, leaves = model.parameters, prior_leaves(model)
     terms, view = _view(model, leaves)
+    for term in (*terms.initial, *terms.steps):
+        refuse_at_a_glance(term, view)
     initial, steps = (
         [factor for term in group for factor in _checked(model, term, view)] for group in (terms.initial, terms.steps)
     )
@@ -178,7 +189,10 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
         meaningful = np.isfinite(found.reshape(len(found), -1)).all(axis=1)  # a made-up input may be impossible
         return found[meaningful | (np.arange(len(found)) < num)]
 
-    return terms, View(leaves, reference, terms.example, probe)
+    def glance(function):
+        return np.asarray(_evaluated(function, *terms.example))
+
+    return terms, View(leaves, reference, terms.example, probe, glance)
 
 
 def _evaluated(function: Callable, *arguments: Any) -> Any:
@@ -210,16 +224,24 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
     """Steps x_prev, x, y, u of a few short paths: states as the model really has them, regimes included."""
     num_paths, num_steps = _PROBES
     structure = jax.tree.structure(model.shapes.theta)
+    rows = jax.tree.map(lambda a: np.broadcast_to(a, (num_steps, *np.shape(a))), example_input(model))
 
-    def steps(thetas):
-        inputs = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_steps, *jnp.shape(a))), example_input(model))
-        keys = jax.random.split(jax.random.key(0), num_paths)
-        thetas = jax.tree.unflatten(structure, thetas)
-        x, y = jax.vmap(lambda key, theta: simulate(key, model, theta, num_steps, inputs=inputs))(keys, thetas)
-        u = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_paths, *a.shape)), inputs)
+    def path(key, leaves):
+        """One path; what is counted on it is just said, for draws of counts would take seconds to compile."""
+        at_theta = known(model, jax.tree.unflatten(structure, leaves))
+        x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
+        if not is_count(at_theta.observation({}, x, example_input(model))):
+            return simulate(key, at_theta, {}, num_steps, inputs=rows)
+        blind = dataclasses.replace(at_theta, observation=lambda _, x, u: dist.Normal(0.0, 1.0))
+        x, _ = simulate(key, blind, {}, num_steps, inputs=rows)
+        return x, jax.vmap(lambda x, u, k: counted(at_theta.observation({}, x, u), k))(x[1:], rows, _COUNTS)
+
+    def steps(seed, thetas):
+        x, y = jax.vmap(path)(jax.random.split(jax.random.key(seed), num_paths), thetas)
+        u = jax.tree.map(lambda a: jnp.broadcast_to(a, (num_paths, *a.shape)), rows)
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), (x[:, :-1], x[:, 1:], y, u))
 
-    return _evaluated(steps, _likely_thetas(model))
+    return _evaluated(steps, np.uint32(0), _likely_thetas(model))
 
 
 def _checked(model: StateSpaceModel, term: Term, view: View) -> list[Factor]:

@@ -116,7 +116,10 @@ def opener(
 def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[Any, Any, Any]:
     """The example's x_t, y_t and u_t; None for what theta's densities do not depend on."""
     x_prev, x, y, u = example
-    densities = lambda x_prev, x, y, u: [term.log_prob(z, x_prev, x, y, u) for term in terms.steps]  # noqa: E731
+
+    def densities(*given: Any) -> list[Array]:
+        return [term.log_prob(z, *given) for term in terms.steps]
+
     reads_x = bool(terms.initial) or depends_on(lambda states, y, u: densities(*states, y, u), (x_prev, x), y, u)
     reads_y = depends_on(lambda y, x_prev, x, u: densities(x_prev, x, y, u), jnp.asarray(y, float), x_prev, x, u)
     reads_u = depends_on(lambda u, x_prev, x, y: densities(x_prev, x, y, u), u, x_prev, x, y)

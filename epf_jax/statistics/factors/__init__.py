@@ -11,12 +11,12 @@ from epf_jax.dependence import abstractly
 from epf_jax.gaussian import base_distribution
 from epf_jax.statistics.factors.base import Factor, View
 from epf_jax.statistics.factors.natural import categorical_factor, natural_factor
-from epf_jax.statistics.factors.regression import covariance_factor, regression_factor
+from epf_jax.statistics.factors.regression import covariance_factor, glance_at, regression_factor
 from epf_jax.statistics.families import COVARIANCE
 from epf_jax.switching import Switching, rest_log_prob, split_regime
 from epf_jax.terms import Term, gaussian_term
 
-__all__ = ["Factor", "View", "factors_of"]
+__all__ = ["Factor", "View", "factors_of", "refuse_at_a_glance"]
 
 
 def factors_of(term: Term, view: View) -> list[Factor]:
@@ -35,6 +35,13 @@ def factors_of(term: Term, view: View) -> list[Factor]:
     if [view.leaves[i].family for i in noise] == [COVARIANCE]:
         return [covariance_factor(gaussian, noise[0], view)]
     return [regression_factor(gaussian, noise, view)]
+
+
+def refuse_at_a_glance(term: Term, view: View) -> None:
+    """Refuse what is plainly not conjugate, before anything is simulated."""
+    gaussian = gaussian_term(term, view.reference, view.example)
+    if gaussian is not None:
+        glance_at(gaussian, view.entering(gaussian.scale_tril), view)
 
 
 def _regime_and_rest(term: Term) -> tuple[Term, Term]:

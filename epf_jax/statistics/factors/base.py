@@ -39,12 +39,14 @@ class View(NamedTuple):
         example: arguments x_prev, x, y, u of the right shapes.
         probe: `probe(function)`, the values of `function(x_prev, x, y, u)` at simulated steps of the model, and at the
             same steps with other inputs.
+        glance: `glance(function)`, its value at `example` alone, for what need not be simulated to be refused.
     """
 
     leaves: list[Leaf]
     reference: list[Array]
     example: tuple
     probe: Callable[[Callable], np.ndarray]
+    glance: Callable[[Callable], np.ndarray]
 
     def entering(self, function: Callable) -> list[int]:
         """Positions of the leaves that `function(theta, x_prev, x, u)` depends on."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from epf_jax.gaussian import solve_lower
 from epf_jax.statistics.factors.base import Factor, View, require
@@ -36,43 +36,74 @@ class RegressionSums(NamedTuple):
     Q: Float[Array, "K m m"]
 
 
-def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> Factor:
-    """The factor of a Gaussian term whose variances are known, or unknown but one for each component."""
-    name = gaussian.term.name
-    require(noise, [VARIANCE, RATE], f"the noise of the {name}", view)
-    design = _design(gaussian, view)
-    variances, with_values, owner = view.part(noise)
-    one = np.ones(variances.shape, variances.dtype)
-    turned = np.array([view.leaves[i].family is RATE for i in owner], bool)  # the inverse of a variance
+class _Variances(NamedTuple):
+    """How the noise of a Gaussian term depends on theta's variances.
 
-    def with_variances(v):
-        return with_values(jnp.where(turned, 1 / v, v))
+    Attributes:
+        one: variances of one, all of them in a row.
+        turned: of which of them theta has the inverse.
+        theta: theta with these variances.
+        groups: `groups(x_prev, x, y, u)`, which variance each component has, one-hot; the first column is known noise.
+    """
 
-    def groups(x_prev, x, u):
-        """Which variance each component has, one-hot; the first column is known noise."""
+    one: Float[np.ndarray, " k"]
+    turned: Bool[np.ndarray, " k"]
+    theta: Callable[[Any], Any]
+    groups: Callable[..., Float[Array, "d k+1"]]
 
-        def diagonal(v):
-            return jnp.sum(gaussian.scale_tril(with_variances(v), x_prev, x, u) ** 2, axis=1)
+
+def _variances(gaussian: GaussianTerm, noise: list[int], view: View) -> _Variances:
+    require(noise, [VARIANCE, RATE], f"the noise of the {gaussian.term.name}", view)
+    values, with_values, owner = view.part(noise)
+    one = np.ones(values.shape, values.dtype)
+    turned = np.array([view.leaves[i].family is RATE for i in owner], bool)
+
+    def theta(variances):
+        return with_values(jnp.where(turned, 1 / variances, variances))
+
+    def groups(x_prev, x, y, u):
+        def diagonal(variances):
+            return jnp.sum(gaussian.scale_tril(theta(variances), x_prev, x, u) ** 2, axis=1)
 
         total = diagonal(one)[:, None]
         share = jnp.where(total > 0, jax.jacfwd(diagonal)(one) / jnp.where(total > 0, total, 1.0), 0.0)
         known = jnp.where(total > 0, 1 - jnp.sum(share, axis=1, keepdims=True), 0.0)  # without noise: none of them
         return jnp.concatenate([known, share], axis=1)
 
-    def is_one_each(shares, tolerance):
-        whole = jnp.round(shares)
-        return jnp.all(jnp.abs(shares - whole) < tolerance) & jnp.all((whole == 0) | (whole == 1))
+    return _Variances(one, turned, theta, groups)
 
-    probed = view.probe(lambda x_prev, x, y, u: groups(x_prev, x, u))
-    guard = view.watched(lambda x_prev, x, u: is_one_each(groups(x_prev, x, u), 0.05))  # a little jitter may be known
-    if not is_one_each(probed, 1e-3):
+
+def _is_one_each(shares: Any, tolerance: float) -> Any:
+    whole = jnp.round(shares)
+    return jnp.all(jnp.abs(shares - whole) < tolerance) & jnp.all((whole == 0) | (whole == 1))
+
+
+def _require_one_each(gaussian: GaussianTerm, shares: np.ndarray) -> None:
+    if not _is_one_each(shares, 1e-3):
         raise NotConjugateError(
-            f"the noise of the {name} is not proportional to one variance of theta for each component. A variance is "
-            "not a standard deviation: dist.Normal takes its square root. (Other inputs than example_input were tried, "
-            "too. A dummy that chooses between variances: jnp.where(u > 0, v, w), or a truth value as example_input.)"
+            f"the noise of the {gaussian.term.name} is not proportional to one variance of theta for each component. A "
+            "variance is not a standard deviation: dist.Normal takes its square root. (Other inputs than example_input "
+            "were tried, too. A dummy that chooses between variances: jnp.where(u > 0, v, w), or a truth value as "
+            "example_input.)"
         )
+
+
+def glance_at(gaussian: GaussianTerm, noise: list[int], view: View) -> None:
+    """Refuse at once what is no coefficient and stands in a mean, and rates in noise that are no inverse variances."""
+    _coefficients_of(gaussian, view)
+    if any(view.leaves[i].family is RATE for i in noise):
+        _require_one_each(gaussian, np.nan_to_num(view.glance(_variances(gaussian, noise, view).groups)))
+
+
+def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> Factor:
+    """The factor of a Gaussian term whose variances are known, or unknown but one for each component."""
+    name, (one, turned, with_variances, groups) = gaussian.term.name, _variances(gaussian, noise, view)
+    probed = view.probe(groups)
+    _require_one_each(gaussian, probed)
+    guard = view.watched(lambda x_prev, x, u: _is_one_each(groups(x_prev, x, None, u), 0.05))  # a little may be known
     if not gaussian.diagonal and not np.allclose(probed, probed[:, :1], atol=1e-3):
         raise NotConjugateError(f"the noise of the {name} is correlated, and its components have several variances.")
+    design = _design(gaussian, view)
     num = 1 + len(one)  # sums for each of them, whichever the simulated steps had: a regime may be rare
 
     def init():
@@ -81,7 +112,7 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
     def update(s, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
-        share = jnp.round(groups(x_prev, x, u))
+        share = jnp.round(groups(x_prev, x, y, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
         W = solve_lower(scale, rows.at[:, 0].add(seen))
         sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
@@ -154,10 +185,14 @@ class _Design(NamedTuple):
     products: frozenset[tuple[int, int]]
 
 
-def _design(gaussian: GaussianTerm, view: View) -> _Design:
-    name = gaussian.term.name
+def _coefficients_of(gaussian: GaussianTerm, view: View) -> list[int]:
     entering = view.entering(gaussian.mean)
-    require(entering, [COEFFICIENTS], f"the mean of the {name}", view)
+    require(entering, [COEFFICIENTS], f"the mean of the {gaussian.term.name}", view)
+    return entering
+
+
+def _design(gaussian: GaussianTerm, view: View) -> _Design:
+    name, entering = gaussian.term.name, _coefficients_of(gaussian, view)
     centre, with_coefficients, owner = view.part(entering)
 
     def mean(beta, x_prev, x, u):
