@@ -415,6 +415,11 @@ def test_wrong_arguments_are_refused_by_name(method, message, call):
             r"^statistic: the frozen statistic",
             lambda y: epf.particle_gibbs(KEY, AR1, y, statistic=epf.frozen(AR1)),
         ),
+        (
+            ValueError,
+            r"^statistic: the box of chebyshev on 20 nodes follows a filter's particles",
+            lambda y: epf.particle_gibbs(KEY, AR1, y, statistic=epf.chebyshev(AR1)),
+        ),
         (TypeError, r"^sampler: expected", lambda y: epf.particle_gibbs(KEY, AR1, y, sampler="slice")),
         (TypeError, r"^proposal: expected", lambda y: epf.particle_gibbs(KEY, AR1, y, proposal=epf.bootstrap)),
     ],

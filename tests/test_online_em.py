@@ -48,6 +48,30 @@ def test_the_estimate_comes_to_the_exact_maximum_of_the_likelihood():
     assert float(found.theta.sd["phi"].max()) < 1e-6  # one value; rounding of its mean over the particles
 
 
+@pytest.mark.parametrize(
+    ("prior", "noise"),
+    [
+        (dist.Gamma(2.0, 1.0), dist.Normal),  # of which the start is sixteen times the maximum
+        (dist.InverseGamma(2.0, 1.0), dist.Laplace),
+        pytest.param(dist.HalfNormal(1.0), dist.Normal, marks=pytest.mark.slow),
+        pytest.param(dist.HalfCauchy(1.0), dist.Laplace, marks=pytest.mark.slow),  # read between nodes
+    ],
+)
+def test_a_scale_far_from_the_start_is_found(prior, noise):
+    # The state does nothing, and steps of 1/t average all that was seen: the estimate is the maximum itself. Two Newton
+    # steps an observation reach it but for the last observation's share, 1/200; between nodes, 2e-3 are allowed.
+    y = 0.1 * jax.random.normal(jax.random.key(3), (200,))
+    model = epf.StateSpaceModel(
+        prior={"s": prior},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
+        observation=lambda theta, x, u: noise(0.0, theta["s"]),
+    )
+    filter_ = epf.online_em(model, 4, step_size=lambda t: 1 / t)
+    best = np.sqrt(np.mean(y**2)) if noise is dist.Normal else np.mean(np.abs(y))
+    np.testing.assert_allclose(epf.run(KEY, filter_, y, levels=()).theta.mean["s"][-1], best, rtol=2e-3)
+
+
 @pytest.mark.slow
 def test_a_few_backward_draws_do_what_all_pairs_do():
     _, _, _, sd = data()
@@ -129,7 +153,7 @@ def test_wrong_arguments_are_refused_by_name():
 def test_a_start_outside_of_what_the_statistic_covers_is_refused():
     model = epf.models.ar1(prior_sd=0.1)
     with pytest.raises(ValueError, match=r"^theta: the start lies outside of what the statistic covers"):
-        epf.online_em(model, 20, theta={"phi": 0.9})
+        epf.online_em(model, 20, statistic=epf.chebyshev(model, shrink=None), theta={"phi": 0.9})
 
 
 @pytest.mark.slow
@@ -137,7 +161,8 @@ def test_an_estimate_at_the_end_of_the_box_is_told():
     """Data of phi = 0.9 under a prior whose five standard deviations end at 0.25."""
     model = epf.models.ar1(prior_sd=0.05)
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 100)
-    results = epf.run(jax.random.key(1), epf.online_em(model, 50), y, diagnostics=True)
+    filter_ = epf.online_em(model, 50, statistic=epf.chebyshev(model, shrink=None))
+    results = epf.run(jax.random.key(1), filter_, y, diagnostics=True)
     assert abs(float(results.theta.mean["phi"][-1]) - 0.25) < 0.01
     assert "box" in {finding.kind for finding in results.diagnose()}
 

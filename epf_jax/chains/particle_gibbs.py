@@ -95,6 +95,7 @@ def particle_gibbs(
     if statistic is not None:
         check_statistic(statistic, model)
         check_statistic_moves(statistic)
+        _check_of_one_path(statistic)
     y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
     warn_if_missing(y)
     rows = input_rows(inputs, y.shape[0], model=model)
@@ -124,6 +125,16 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         return PathState(z, redrawn.x), drawn
 
     return kernel
+
+
+def _check_of_one_path(statistic: Statistic) -> None:
+    """Refuse a statistic that must follow many particles to be read rightly."""
+    if statistic.adapt is not None:
+        raise ValueError(
+            f"statistic: the box of {statistic.name} follows a filter's particles, and here is one path. Leave the "
+            "statistic out: theta is then drawn from the path's own density, which needs none. (Or, "
+            "epf.chebyshev(model, shrink=None), where the prior is not much wider than the posterior.)"
+        )
 
 
 def theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:

@@ -49,12 +49,23 @@ from epf_jax.model import StateSpaceModel, as_theta, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, systematic
-from epf_jax.statistics import Statistic, chebyshev, taylor
+from epf_jax.statistics import (
+    NotConjugateError,
+    Statistic,
+    chebyshev,
+    conjugate_blocks,
+    has_conjugate_noise,
+    taylor,
+    why_not_linear_means,
+)
 from epf_jax.statistics.base import check_model_learns
 
 _MARGIN = 1e-5
+_NODES = {1: 60, 2: 32, 3: 14}  # of boxes that never shrink: between fewer a scale is misread
 _NEWTON_STEPS = 2  # a step: theta hardly moves between two observations
-_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.0)  # of a Newton step, the best of which is taken
+# Of a Newton step, the best of which is taken: far from the maximum of a scale's likelihood, which is nearly straight
+# there, a whole one would lead a hundred times too far.
+_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.02, 5e-3, 1e-3, 1e-4, 0.0)
 
 
 def online_em(
@@ -73,17 +84,21 @@ def online_em(
 
     Args:
         model: the state-space model; its prior says where theta may lie, and counts for nothing else: within five
-            standard deviations of its centre by the default statistic, six by `epf.taylor` of a density that is not
+            standard deviations of its centre by `epf.chebyshev`, six by `epf.taylor` of a density that is not
             Gaussian. `results.diagnose()` of a run with `diagnostics=True` tells of an estimate at the end of these.
         num_particles: N.
-        statistic: one that adds up over the path: `epf.taylor(model, order)`, `epf.taylor_log_density(model, order)`,
-            `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By default the last for one to three
+        statistic: one that adds up over the path: `epf.conjugate_blocks(model)`, `epf.taylor(model, order)`,
+            `epf.taylor_log_density(model, order)`, `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By
+            default `conjugate_blocks` where it fits and `taylor(model, 1)` where means are linear in theta and noise
+            is known or of theta alone: both are exact. Elsewhere `chebyshev` with many nodes for one to three
             parameters, and `epf.taylor(model, 2)` about the start for more, which is rough where the terms are not
             Gaussian and the start is far off: begin near the maximum.
         theta: where to start; the prior's centre by default.
         num_backward: how many particles of the step before are drawn for each of the next; None sums over all, in
             O(N^2). Two are enough for a variance that does not grow with t, one is not (Olsson and Westerborn 2017).
-        step_size: `step_size(t)`, gamma_t, between 1/t and 1; t^-0.6 by default.
+        step_size: `step_size(t)`, gamma_t, between 1/t and 1; t^-0.6 by default, which forgets a bad start, and leaves
+            the last estimate scattered by more than the maximum's standard error: average `results.theta.mean` over the
+            later half of the series (Polyak and Ruppert).
         wait: how many observations to gather before the first maximisation.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it.
         resample: the resampling scheme.
@@ -212,7 +227,23 @@ def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> F
 
 
 def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic:
-    return chebyshev(model, shrink=None) if model.parameters.dim <= 3 else taylor(model, 2, centre=theta)
+    statistic = _exact_sums(model)
+    if statistic is not None:
+        return statistic
+    dim = model.parameters.dim
+    return chebyshev(model, _NODES[dim], shrink=None) if dim <= 3 else taylor(model, 2, centre=theta)
+
+
+def _exact_sums(model: StateSpaceModel) -> Statistic | None:
+    """A statistic that is exact and adds up over the path, or None."""
+    if model.shapes.problem is not None:
+        return None
+    if has_conjugate_noise(model):
+        try:
+            return conjugate_blocks(model)
+        except NotConjugateError:
+            pass  # what the error would ask for comes next
+    return None if why_not_linear_means(model) else taylor(model, 1)
 
 
 def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Array) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ With one block (a variance alone, a transition matrix alone) the draw is exact a
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,8 @@ import numpyro.distributions as dist
 from jax.extend.core import jaxpr_as_fun
 
 from epf_jax.densities import counted, is_count
+from epf_jax.dependence import abstractly
+from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel, example_input, known, simulate
 from epf_jax.precision import full_precision
 from epf_jax.samplers import exact_draw
@@ -40,6 +42,7 @@ from epf_jax.statistics.families import (
     is_bounded,
     prior_leaves,
 )
+from epf_jax.switching import Switching
 from epf_jax.terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 
 _PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
@@ -107,10 +110,12 @@ def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
         if x_0 is None:
             return S
         first = zip(S[0], initial, strict=True)
-        return tuple(f.update(s, x_0, x_0, terms.example[2], terms.example[3]) for s, f in first), S[1]
+        example = (terms.example[2], terms.example[3])
+        return tuple(f.update(s, view.reference, x_0, x_0, *example) for s, f in first), S[1]
 
     def update(key, S, theta, x_prev, x, y, u):
-        return S[0], tuple(f.update(s, x_prev, x, y, u) for s, f in zip(S[1], steps, strict=True))
+        own = jax.tree.leaves(theta) or view.reference  # a known path may come without
+        return S[0], tuple(f.update(s, own, x_prev, x, y, u) for s, f in zip(S[1], steps, strict=True))
 
     def log_target(S):
         at_reference = log_likelihood(S, features(jax.tree.leaves(reference)))
@@ -180,8 +185,8 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
     @cache  # many a model is refused before any step is simulated
     def simulated():
         steps = _simulated_steps(model)
-        again = jax.tree.map(lambda a: np.concatenate([a] * _OTHERS), steps)
-        others = (*again[:3], jax.tree.map(other_inputs, again[3]))
+        x_prev, x, y, u = jax.tree.map(lambda a: np.concatenate([a] * _OTHERS), steps)
+        others = (*_other_regimes(model, x_prev, x), y, jax.tree.map(other_inputs, u))
         return jax.tree.map(lambda a, b: np.concatenate([a, b]), steps, others)
 
     def probe(function):
@@ -193,6 +198,22 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
         return np.asarray(_evaluated(function, *terms.example))
 
     return terms, View(leaves, reference, terms.example, probe, glance)
+
+
+def _other_regimes(model: StateSpaceModel, *states: np.ndarray) -> Iterator[np.ndarray]:
+    """States with their regimes drawn anew, evenly: a rare one may be in no simulated path."""
+    theta = model.parameters.to_theta(model.parameters.centre)
+    x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
+    law = abstractly(model.transition, theta, x, example_input(model))
+    rng = np.random.default_rng(2)
+    for state in states:
+        if isinstance(law, Switching):
+            regimes = rng.integers(law.probabilities.shape[-1], size=(len(state), 1))
+            yield np.concatenate([regimes.astype(state.dtype), state[:, 1:]], axis=1)
+        elif isinstance(base_distribution(law), (dist.CategoricalProbs, dist.CategoricalLogits)):
+            yield rng.integers(base_distribution(law).probs.shape[-1], size=state.shape).astype(state.dtype)
+        else:
+            yield state
 
 
 def _evaluated(function: Callable, *arguments: Any) -> Any:
@@ -249,12 +270,13 @@ def _checked(model: StateSpaceModel, term: Term, view: View) -> list[Factor]:
     factors, thetas = factors_of(term, view), _likely_thetas(model)
 
     def both(x_prev, x, y, u):
-        sums = [f.update(f.init(), x_prev, x, y, u) for f in factors]
-
         def at(values):
             features = [leaf.family.features(value) for leaf, value in zip(view.leaves, values, strict=True)]
+            sums = [f.update(f.init(), values, x_prev, x, y, u) for f in factors]
             claimed = sum(f.log_likelihood(s, features) for f, s in zip(factors, sums, strict=True))
-            return jnp.stack([claimed, term.log_prob(values, x_prev, x, y, u)])
+            own = term.log_prob(values, x_prev, x, y, u)
+            wrong = jnp.isfinite(own) & ~jnp.isfinite(claimed)  # told apart from what is impossible in the model itself
+            return jnp.stack([jnp.where(wrong, 1e30, claimed), own])
 
         return jax.vmap(at)(thetas)
 

@@ -40,15 +40,16 @@ class Family(NamedTuple):
         features: `features(value)`, the pytree that log-likelihoods are written in.
         draw: `draw(key, prior, gradient)`, the leaf given the gradient of the log-likelihood with respect to its
             features; None for coefficients, which are drawn together (`draw_coefficients`).
-        places: `places(value)`, two values at which slopes tell the coefficients of the features, far apart, so that
-            each is told well whatever the data are, and a third to compare them at; None where features are no
-            functions of one entry each.
+        ends: `ends(value)`, two values far apart, at which slopes tell the coefficients of the features, whatever the
+            data are; None where features are no functions of one entry each.
+        near: `near(value, k)`, another value not far away, each entry moved by its own share, other ones for each k.
     """
 
     name: str
     features: Callable[[Array], Any]
     draw: Callable[[PRNGKeyArray, Any, Any], Array] | None = None
-    places: Callable[[Array], tuple[Array, ...]] | None = None
+    ends: Callable[[Array], tuple[Array, Array]] | None = None
+    near: Callable[[Array, int], Array] | None = None
 
     def slopes(self, value: Array) -> tuple[Array, ...]:
         """Of each feature, entry by entry."""
@@ -139,9 +140,8 @@ def _draw_rate(key, prior, gradient):
 
 def _draw_share(key, prior, gradient):
     successes, failures = gradient
-    base, (key_1, key_0) = base_distribution(prior), jax.random.split(key)
-    of_1, of_0 = _gamma(key_1, base.concentration1 + successes), _gamma(key_0, base.concentration0 + failures)
-    drawn = of_1 / (of_1 + of_0)
+    base = base_distribution(prior)
+    drawn = jax.random.beta(key, base.concentration1 + successes, base.concentration0 + failures)
     return jnp.clip(drawn, jnp.finfo(drawn.dtype).tiny, 1 - jnp.finfo(drawn.dtype).eps)
 
 
@@ -181,23 +181,40 @@ def _positive(drawn):
 
 
 def _far_apart(value):
-    return 1e-3 * value, 1e3 * value, value
+    return jnp.clip(1e-8 * value, 1e-14, 1e-2), jnp.clip(1e8 * value, 1e2, 1e14)
 
 
-def _towards_even(value):
-    return value, value, 0.5 * (value + 1 / value.shape[-1])
+def _shares(value, k):
+    """Numbers between 0 and 1, another one for each entry."""
+    return (0.618 * (jnp.arange(value.size) + 1) + 0.414 * k).reshape(value.shape) % 1.0
+
+
+def _longer(value, k):
+    return value * (1.2 + 0.6 * _shares(value, k))
+
+
+def _between(value, k):
+    return 0.7 * value + 0.3 * (0.1 + 0.8 * _shares(value, k))
+
+
+def _mixed(value, k):
+    others = 0.1 + _shares(value, k)
+    return 0.7 * value + 0.3 * others / jnp.sum(others, axis=-1, keepdims=True)
 
 
 COEFFICIENTS = Family("Gaussian", lambda value: value)
-VARIANCE = Family("an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance, _far_apart)
+VARIANCE = Family(
+    "an inverse-gamma variance", lambda value: (jnp.log(value), 1 / value), _draw_variance, _far_apart, _longer
+)
 COVARIANCE = Family("an inverse-Wishart covariance", _covariance_features, _draw_covariance)
-PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities, _towards_even)
-RATE = Family("a gamma rate", lambda value: (jnp.log(value), value), _draw_rate, _far_apart)
+PROBABILITIES = Family("Dirichlet", jnp.log, _draw_probabilities, lambda value: (value, value), _mixed)
+RATE = Family("a gamma rate", lambda value: (jnp.log(value), value), _draw_rate, _far_apart, _longer)
 SHARE = Family(
     "a beta probability",
     lambda value: (jnp.log(value), jnp.log1p(-value)),
     _draw_share,
-    lambda value: tuple(jnp.full_like(value, at) for at in (1e-3, 1 - 1e-3, 0.4)),
+    lambda value: (jnp.full_like(value, 1e-3), jnp.full_like(value, 1 - 1e-3)),
+    _between,
 )
 
 

@@ -19,7 +19,8 @@ class Factor(NamedTuple):
 
     Attributes:
         init: `init() -> s`, the sums of no steps.
-        update: `update(s, x_prev, x, y, u) -> s`.
+        update: `update(s, theta, x_prev, x, y, u) -> s`; theta are the particle's own leaves, for what is claimed to be
+            compared there with the model.
         log_likelihood: `log_likelihood(s, features)`, up to a constant; `features` has the features of every leaf.
         products: pairs of leaves whose product enters, by position: they cannot be drawn together.
     """
@@ -38,7 +39,7 @@ class View(NamedTuple):
         reference: a central theta: the value of each leaf.
         example: arguments x_prev, x, y, u of the right shapes.
         probe: `probe(function)`, the values of `function(x_prev, x, y, u)` at simulated steps of the model, and at the
-            same steps with other inputs.
+            same steps with other inputs and other regimes.
         glance: `glance(function)`, its value at `example` alone, for what need not be simulated to be refused.
     """
 
@@ -83,13 +84,13 @@ class View(NamedTuple):
         return depends_on(slope, self.reference[j], self.reference[i], x_prev, x, u)
 
     def watched(self, fits: Callable) -> Callable:
-        """`fits(x_prev, x, u)`, whether a step is what all that were looked at are, as a guard of the sums after it."""
+        """A guard of sums, from `fits(theta, x_prev, x, u)`: whether a step is what all that were looked at are."""
         x_prev, x, _, u = self.example
-        if not depends_on(lambda given: fits(*given), (x_prev, x, u)):
-            return lambda sums, x_prev, x, u: sums  # it is the same at all steps
+        if not depends_on(lambda given: fits(self.reference, *given), (x_prev, x, u)):
+            return lambda sums, *given: sums  # it is the same at all steps
 
-        def guard(sums, x_prev, x, u):
-            so = fits(x_prev, x, u)
+        def guard(sums, *given):
+            so = fits(*given)
             return jax.tree.map(lambda a: jnp.where(so, a, jnp.nan), sums)
 
         return guard

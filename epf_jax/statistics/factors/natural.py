@@ -6,8 +6,9 @@ The log-density of a count given its rate, of successes given their probability,
           \text{rate}: (\log\lambda,\,\lambda), \quad \text{probability}: (\log p,\,\log(1 - p)), \quad
           \text{variance}: (\log v,\,1/v), \quad \text{probabilities}: \log p
 
-and its slopes at two thetas tell a and b, which are summed. Nothing is written by hand for any distribution. A third
-theta tells whether a step is so: the sums become NaN where it is not.
+and its slopes at two thetas far apart tell a and b, which are summed. Nothing is written by hand for any distribution.
+At the particle's own theta and one near it the log-density itself tells whether a step is so: the sums become NaN where
+it is not.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from epf_jax.statistics.factors.base import Factor, View, require
 from epf_jax.statistics.families import PROBABILITIES, RATE, SHARE, VARIANCE, NotConjugateError
 from epf_jax.terms import Term
 
-_TOLERANCE = 1e-3  # of the comparison at a third theta, relative
+_TOLERANCE, _ROUNDING = 1e-3, 64  # of the comparison: relative, and in units of the log-density's own rounding
 
 
 def natural_factor(term: Term, view: View) -> Factor:
@@ -30,29 +31,38 @@ def natural_factor(term: Term, view: View) -> Factor:
     entering = view.entering_density(term)
     require(entering, [RATE, SHARE, VARIANCE, PROBABILITIES], f"the {term.name}, which is not Gaussian,", view)
     families: list[Any] = [view.leaves[i].family for i in entering]
-    places = [family.places(view.reference[i]) for i, family in zip(entering, families, strict=True)]
+    reference = [view.reference[i] for i in entering]
+    ends = list(zip(*(family.ends(value) for family, value in zip(families, reference, strict=True)), strict=True))
 
-    def at(k, x_prev, x, y, u):
-        """The log-density with each leaf in its k-th place, its slopes by them, and those of their features."""
-        values = [place[k] for place in places]
+    def slopes(values, log_prob):
+        """Of the log-density by each leaf, and of the leaves' features."""
+        return jax.grad(log_prob)(list(values)), [f.slopes(value) for f, value in zip(families, values, strict=True)]
 
+    def features_at(values):
+        return [tuple(jax.tree.leaves(f.features(value))) for f, value in zip(families, values, strict=True)]
+
+    def init():
+        return tuple(tuple(map(jnp.zeros_like, f.slopes(value))) for f, value in zip(families, reference, strict=True))
+
+    def update(s, theta, x_prev, x, y, u):
         def log_prob(values):
             return term.log_prob(view.replace(entering, values), x_prev, x, y, u)
 
-        of_features = [family.slopes(value) for family, value in zip(families, values, strict=True)]
-        return *jax.value_and_grad(log_prob)(values), of_features
+        (first, of_first), (second, of_second) = (slopes(values, log_prob) for values in ends)
+        found = [_solved(*each) for each in zip(first, of_first, second, of_second, strict=True)]
+        # Where nothing can be counted, a slope may be zero times infinity.
+        found = jax.tree.map(lambda a: jnp.where(jnp.isfinite(a), a, 0.0), found)
 
-    def init():
-        leaves = [view.reference[i] for i in entering]
-        return tuple(tuple(map(jnp.zeros_like, f.slopes(leaf))) for f, leaf in zip(families, leaves, strict=True))
-
-    def update(s, x_prev, x, y, u):
-        (_, *first), (_, *second), (log_p, *third) = (at(k, x_prev, x, y, u) for k in range(3))
-        found = tuple(_solved(*each) for each in zip(*first, *second, strict=True))
-        fits = jnp.all(jnp.stack([_fits(*each) for each in zip(found, *third, strict=True)]))
-        # What is impossible, whatever theta is, says nothing of it.
+        own = [theta[i] for i in entering]
+        near = [f.near(value, k) for k, (f, value) in enumerate(zip(families, own, strict=True))]
+        log_p, nearby = log_prob(own), log_prob(near)
+        parts = jax.tree.map(lambda a, old, new: a * (new - old), found, features_at(own), features_at(near))
+        claimed, size = (sum(jnp.sum(f(part)) for part in jax.tree.leaves(parts)) for f in (jnp.asarray, jnp.abs))
+        rounding = _ROUNDING * jnp.finfo(log_p.dtype).eps * (1 + jnp.abs(log_p) + jnp.abs(nearby))
+        fits = jnp.abs(nearby - log_p - claimed) <= _TOLERANCE * size + rounding
+        # What is impossible for this theta says nothing: its particle will not live.
         says = jax.tree.map(lambda a: jnp.where(jnp.isfinite(log_p), jnp.where(fits, a, jnp.nan), 0.0), found)
-        return jax.tree.map(jnp.add, s, says)
+        return jax.tree.map(jnp.add, s, tuple(says))
 
     def log_likelihood(s, features):
         seen = jax.tree.leaves([features[i] for i in entering])
@@ -68,12 +78,6 @@ def _solved(first: Array, of_first: tuple, second: Array, of_second: tuple) -> t
     determinant = of_first[0] * of_second[1] - of_first[1] * of_second[0]
     a = (first * of_second[1] - second * of_first[1]) / determinant
     return a, (second * of_first[0] - first * of_second[0]) / determinant
-
-
-def _fits(found: tuple[Array, ...], slope: Array, of_features: tuple) -> Array:
-    """Whether the coefficients have this slope where the features have theirs."""
-    parts = jnp.stack([a * phi for a, phi in zip(found, of_features, strict=True)])
-    return jnp.all(jnp.abs(jnp.sum(parts, axis=0) - slope) <= _TOLERANCE * jnp.sum(jnp.abs(parts), axis=0))
 
 
 def categorical_factor(term: Term, view: View) -> Factor:
@@ -93,21 +97,22 @@ def categorical_factor(term: Term, view: View) -> Factor:
         """The derivative of the probabilities by the leaf: one where a probability is an entry of the leaf."""
         return jnp.round(jax.jacfwd(lambda v: probabilities(with_rows(v), x_prev, x, u))(rows))
 
-    def difference(x_prev, x, y, u):
-        return row(x_prev, x, u) @ rows - probabilities(view.reference, x_prev, x, u)
+    def difference(theta, x_prev, x, u):
+        return row(x_prev, x, u) @ jnp.ravel(theta[entering[0]]) - probabilities(theta, x_prev, x, u)
 
-    if not np.allclose(view.probe(difference), 0.0, atol=1e-5):
+    probed = view.probe(lambda x_prev, x, y, u: difference(view.reference, x_prev, x, u))
+    if not np.allclose(probed, 0.0, atol=1e-5):
         raise NotConjugateError(f"the probabilities of the {term.name} are not a row of theta's {leaf.name!r}.")
-    guard = view.watched(lambda x_prev, x, u: jnp.all(jnp.abs(difference(x_prev, x, None, u)) < 1e-4))
+    guard = view.watched(lambda *given: jnp.all(jnp.abs(difference(*given)) < 1e-4))
 
     def init():
         return jnp.zeros(leaf.shape)
 
-    def update(s, x_prev, x, y, u):
+    def update(s, theta, x_prev, x, y, u):
         value = term.value(x, y)
         missing = jnp.isnan(value)
         entry = row(x_prev, x, u)[jnp.where(missing, 0, value).astype(int)]
-        return guard(s + jnp.where(missing, 0.0, entry).reshape(leaf.shape), x_prev, x, u)
+        return guard(s + jnp.where(missing, 0.0, entry).reshape(leaf.shape), theta, x_prev, x, u)
 
     def log_likelihood(s, features):
         return jnp.sum(s * features[entering[0]])

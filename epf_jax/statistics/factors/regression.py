@@ -43,7 +43,8 @@ class _Variances(NamedTuple):
         one: variances of one, all of them in a row.
         turned: of which of them theta has the inverse.
         theta: theta with these variances.
-        groups: `groups(x_prev, x, y, u)`, which variance each component has, one-hot; the first column is known noise.
+        groups: `groups(variances, x_prev, x, u)`, which of them each component has, one-hot; the first column is known
+            noise.
     """
 
     one: Float[np.ndarray, " k"]
@@ -61,12 +62,13 @@ def _variances(gaussian: GaussianTerm, noise: list[int], view: View) -> _Varianc
     def theta(variances):
         return with_values(jnp.where(turned, 1 / variances, variances))
 
-    def groups(x_prev, x, y, u):
+    def groups(variances, x_prev, x, u):
         def diagonal(variances):
             return jnp.sum(gaussian.scale_tril(theta(variances), x_prev, x, u) ** 2, axis=1)
 
-        total = diagonal(one)[:, None]
-        share = jnp.where(total > 0, jax.jacfwd(diagonal)(one) / jnp.where(total > 0, total, 1.0), 0.0)
+        total = diagonal(variances)[:, None]
+        slopes = jax.jacfwd(diagonal)(variances) * variances
+        share = jnp.where(total > 0, slopes / jnp.where(total > 0, total, 1.0), 0.0)
         known = jnp.where(total > 0, 1 - jnp.sum(share, axis=1, keepdims=True), 0.0)  # without noise: none of them
         return jnp.concatenate([known, share], axis=1)
 
@@ -92,15 +94,22 @@ def glance_at(gaussian: GaussianTerm, noise: list[int], view: View) -> None:
     """Refuse at once what is no coefficient and stands in a mean, and rates in noise that are no inverse variances."""
     _coefficients_of(gaussian, view)
     if any(view.leaves[i].family is RATE for i in noise):
-        _require_one_each(gaussian, np.nan_to_num(view.glance(_variances(gaussian, noise, view).groups)))
+        variances = _variances(gaussian, noise, view)
+        seen = view.glance(lambda x_prev, x, y, u: variances.groups(variances.one, x_prev, x, u))
+        _require_one_each(gaussian, np.nan_to_num(seen))
 
 
 def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> Factor:
     """The factor of a Gaussian term whose variances are known, or unknown but one for each component."""
     name, (one, turned, with_variances, groups) = gaussian.term.name, _variances(gaussian, noise, view)
-    probed = view.probe(groups)
+    probed = view.probe(lambda x_prev, x, y, u: groups(one, x_prev, x, u))
     _require_one_each(gaussian, probed)
-    guard = view.watched(lambda x_prev, x, u: _is_one_each(groups(x_prev, x, None, u), 0.05))  # a little may be known
+
+    def own(theta):
+        values = jnp.concatenate([jnp.zeros(0), *(jnp.ravel(theta[i]) for i in noise)])
+        return jnp.where(turned, 1 / values, values)
+
+    guard = view.watched(lambda theta, *given: _is_one_each(groups(own(theta), *given), 0.02))  # a little may be known
     if not gaussian.diagonal and not np.allclose(probed, probed[:, :1], atol=1e-3):
         raise NotConjugateError(f"the noise of the {name} is correlated, and its components have several variances.")
     design = _design(gaussian, view)
@@ -109,14 +118,14 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
     def init():
         return RegressionSums(jnp.zeros(num), jnp.zeros((num, design.width, design.width)))
 
-    def update(s, x_prev, x, y, u):
+    def update(s, theta, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
-        share = jnp.round(groups(x_prev, x, y, u))
+        share = jnp.round(groups(one, x_prev, x, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
         W = solve_lower(scale, rows.at[:, 0].add(seen))
         sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
-        return guard(sums, x_prev, x, u)
+        return guard(sums, theta, x_prev, x, u)
 
     def log_likelihood(s, features):
         c = design.coefficients(features)
@@ -145,22 +154,25 @@ def covariance_factor(gaussian: GaussianTerm, leaf: int, view: View) -> Factor:
         )
     design, reference = _design(gaussian, view), view.reference[leaf]
 
-    def covariance(x_prev, x, y, u):
-        L = gaussian.scale_tril(view.reference, x_prev, x, u)
+    def covariance(theta, x_prev, x, u):
+        L = gaussian.scale_tril(theta, x_prev, x, u)
         return L @ L.T
 
-    if reference.shape != (d, d) or not np.allclose(view.probe(covariance), reference, rtol=1e-3, atol=1e-5):
+    probed = view.probe(lambda x_prev, x, y, u: covariance(view.reference, x_prev, x, u))
+    if reference.shape != (d, d) or not np.allclose(probed, reference, rtol=1e-3, atol=1e-5):
         raise NotConjugateError(f"the covariance of the {name} is not theta's {view.leaves[leaf].name!r} itself.")
-    guard = view.watched(
-        lambda x_prev, x, u: jnp.allclose(covariance(x_prev, x, None, u), reference, rtol=1e-3, atol=1e-5)
-    )
+
+    def fits(theta, *given):
+        return jnp.allclose(covariance(theta, *given), theta[leaf], rtol=1e-3, atol=1e-5)
+
+    guard = view.watched(fits)
 
     def init():
         return ScatterSums(jnp.zeros(()), jnp.zeros((d, design.width, d, design.width)))
 
-    def update(s, x_prev, x, y, u):
+    def update(s, theta, x_prev, x, y, u):
         W = design.rows(x_prev, x, u).at[:, 0].add(jnp.ravel(gaussian.term.value(x, y)))
-        return guard(ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W)), x_prev, x, u)
+        return guard(ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W)), theta, x_prev, x, u)
 
     def log_likelihood(s, features):
         c, (log_det, inverse) = design.coefficients(features), features[leaf]
