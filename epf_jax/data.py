@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from epf_jax.tables import columns_of, complete, count_of, is_missing, listed, numbers_of, plain
-from epf_jax.times import RowName, time_steps
+from epf_jax.times import RowName, axis_of, time_steps
 
 STEP = "dt"  # the input that a time column becomes
 
@@ -37,7 +37,23 @@ class Series(NamedTuple):
     def __repr__(self) -> str:
         """What there is, without the numbers."""
         inputs = f", inputs {', '.join(self.inputs)}" if self.inputs else ""
-        return f"<Series of {len(self.y)} observations of {', '.join(self.columns)}{inputs}>"
+        return f"<Series of {count_of(len(self.y), 'observation')} of {', '.join(self.columns)}{inputs}>"
+
+    @property
+    def example_input(self) -> dict[str, Any] | None:
+        """One row of the inputs, for `StateSpaceModel(..., example_input=series.example_input)`."""
+        return None if self.inputs is None else {name: values[0] for name, values in self.inputs.items()}
+
+    def stamps_ahead(self, num_steps: int, dt: Any = None) -> np.ndarray:
+        """The time stamps of steps to come, by their own time steps dt, else in steps as long as the median here."""
+        if self.times is None or len(self.times) < 2:
+            raise ValueError(f"series: expected one with the time stamps of two observations and more, got {self!r}.")
+        before = axis_of(self.times)
+        apart = np.diff(before)
+        if dt is None or self.inputs is None:
+            return before[-1] + np.sort(apart)[len(apart) // 2] * np.arange(1, num_steps + 1)
+        unit = np.median(apart / self.inputs[STEP][1:])
+        return before[-1] + (unit * np.cumsum(np.asarray(dt, float))).astype(apart.dtype)
 
 
 class Panel(NamedTuple):
@@ -68,6 +84,11 @@ class Panel(NamedTuple):
         columns = ", ".join(self.columns)
         columns = "" if columns == "0" else f" of {columns}"  # what came without a name
         return f"<Panel of {len(self.names)} series, {lengths} observations{columns}{inputs}>"
+
+    @property
+    def example_input(self) -> dict[str, Any] | None:
+        """One row of the inputs, for `StateSpaceModel(..., example_input=panel.example_input)`."""
+        return None if self.inputs is None else {name: values[0, 0] for name, values in self.inputs.items()}
 
     def last(self, values: Any) -> Any:
         """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series.
@@ -102,14 +123,16 @@ def from_table(
             columns are called "0", "1", ...
         columns: what is observed: one name for a model that observes a number, a list for one that observes a vector;
             by default every column that is neither time nor input.
-        time: the column of time stamps, which must increase: numbers, dates, or ISO 8601 text. It becomes the input
-            "dt", the time since the observation before.
+        time: the column of time stamps, or the name of a pandas index, which must increase: numbers, dates, or ISO 8601
+            text. It becomes the input "dt", the time since the observation before.
         unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
         start: the time of the initial state, before the first stamp; by default the first "dt" is the second's.
         inputs: further columns that the model reads as `u[name]`; none of their values may be missing.
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
     """
+    if time is not None and getattr(getattr(table, "index", None), "name", None) == time:
+        table = table.reset_index()  # of pandas: stamps are often the index
     return series_of(columns_of(table), columns, time, unit, start, inputs, lambda i: f"row {i} (the first is 0)")
 
 
@@ -173,7 +196,7 @@ def panel(
         start: the time of every initial state.
         inputs: further columns that the model reads.
 
-    For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel.y)`.
+    For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
     """
     parts = _parts(tables, by)
     if not parts:

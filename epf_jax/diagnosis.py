@@ -55,9 +55,10 @@ def _weights(results: Results) -> Iterator[Finding]:
             f"t = {_listed(t[collapsed])}",
             f"no particle could explain the observation at {_count(collapsed)}; it was passed over, and log_evidence "
             "is -inf from there on.",
-            "look at those observations (an outlier, wrong units, a value outside the observation's support); give the "
-            "observation a wider or heavier-tailed distribution, such as dist.StudentT; or look ahead with "
-            "epf.fully_adapted(model), epf.laplace(model) or epf.guided(q).",
+            "look at those observations (an outlier, wrong units, a value outside the observation's support, a code "
+            "such as -999 for a missing value: write NaN); give the observation a wider or heavier-tailed "
+            "distribution, such as dist.StudentT; or look ahead with epf.fully_adapted(model), epf.laplace(model) or "
+            "epf.guided(q).",
         )
     low = (ess < max(_LOW_ESS * num, 2.0)) & ~collapsed
     if low.any():
@@ -68,7 +69,8 @@ def _weights(results: Results) -> Iterator[Finding]:
             f"the effective sample size fell below {max(_LOW_ESS * num, 2.0):g} of {num} particles at {_count(low)}, "
             f"to {ess[worst]:.1f} at t = {t[worst]}: a few particles carried all the weight.",
             "propose with the observation in view (epf.fully_adapted(model), epf.laplace(model), epf.guided(q)), if "
-            "this filter does not; take more particles; if it is one observation, see whether it is an outlier.",
+            "this filter does not; take more particles; if it is one observation, see whether it is an outlier, or a "
+            "code such as -999 for a missing value (write NaN).",
         )
 
 
@@ -77,7 +79,7 @@ def _moves(results: Results) -> Iterator[Finding]:
     acceptance = np.asarray(results.acceptance)
     acceptance = acceptance[~np.isnan(acceptance)]  # steps that tried a move
     names = [name for name, _ in named_leaves(results.theta.mean, "theta")]
-    if not names or np.all(acceptance == 1.0):  # nothing to learn, no moves by design, or exact draws
+    if not names or np.median(acceptance) == 1.0:  # nothing to learn, no moves by design, exact draws, slice sampling
         return
     rate = float(acceptance.mean())
     if np.all(acceptance == 0.0):
@@ -94,7 +96,8 @@ def _moves(results: Results) -> Iterator[Finding]:
             ", ".join(names),
             f"only {rate:.1%} of theta's proposed moves were accepted: theta hardly moves, and lags behind the data.",
             "epf.slice_sampler(), or more steps of the walk, epf.random_walk(num_steps=10), without a step size, which "
-            "scales them to the posterior.",
+            "scales them to the posterior. Where neither changes the posterior, the particles' own posteriors are far "
+            "narrower than that of all: a filter that moves theta otherwise, epf.node_filter or epf.smc2_filter.",
         )
     elif rate > _ACCEPTANCE[1]:
         yield Finding(

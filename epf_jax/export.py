@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.data import Series
+from epf_jax.checks import brief
+from epf_jax.data import Panel, Series
 from epf_jax.forecast import Forecast
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Results, check_is_results, times
@@ -19,12 +20,13 @@ _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights
 _STATE = "x"  # what the state is called; a parameter of that name is refused
 
 
-def to_pandas(results: Results, series: Series | None = None, *, states: bool = False) -> Any:
+def to_pandas(results: Results, series: Series | Panel | None = None, *, states: bool = False) -> Any:
     """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
 
     Args:
         results: of any method, or of `epf.replicate`, whose runs are then counted in a column `run`.
-        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
+        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`; or what `epf.panel` gave,
+            whose names then stand in the column `run`, each series ending where it does.
         states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
 
     Returns:
@@ -33,6 +35,8 @@ def to_pandas(results: Results, series: Series | None = None, *, states: bool = 
     pandas = _library("pandas")
     check_is_results(results)
     t, runs = times(results), results.ess.shape[:-1]
+    if isinstance(series, Panel):
+        return _of_panel(to_pandas(results, states=states), results, series)
     along = {"t": t} if series is None else {"t": t, "time": _stamps(results, series)}
     if runs:
         along = {name: np.tile(values, runs[0]) for name, values in along.items()}
@@ -40,17 +44,32 @@ def to_pandas(results: Results, series: Series | None = None, *, states: bool = 
     return _tidy(pandas, along, "parameter", _summaries(results, states=states), results.levels)
 
 
-def forecast_to_pandas(forecast: Forecast) -> Any:
+def _of_panel(table: Any, results: Results, panel: Panel) -> Any:
+    """The table of a panel's runs, by the names of its series, without the rows after their ends."""
+    if results.ess.shape != panel.y.shape[:2]:
+        raise ValueError(f"series: expected the panel of these runs, {results.ess.shape[:-1]} of them, got {panel!r}.")
+    run = table["run"].to_numpy()
+    table = table.assign(run=np.array(panel.names, object)[run])
+    return table[table["t"].to_numpy() <= panel.lengths[run]].reset_index(drop=True)
+
+
+def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
     """A tidy `pandas.DataFrame`: a row for each step ahead and component of y and x, with its mean, sd and quantiles.
 
     Args:
         forecast: what `epf.forecast` gave.
+        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps go on in a column `time`.
 
     Returns:
         Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
     """
     summaries = [(name, *map(np.asarray, summary)) for name, summary in (("y", forecast.y), (_STATE, forecast.x))]
-    return _tidy(_library("pandas"), {"t": np.asarray(forecast.t)}, "variable", summaries, forecast.levels)
+    along = {"t": np.asarray(forecast.t)}
+    if series is not None:
+        if not isinstance(series, Series):
+            raise TypeError(f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}.")
+        along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
+    return _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
 
 
 def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:

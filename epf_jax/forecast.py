@@ -44,11 +44,11 @@ class Forecast(NamedTuple):
         """What is ahead, without the arrays."""
         return f"<Forecast of {len(self.t)} observations, t = {int(self.t[0])} to {int(self.t[-1])}>"
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self, series: Any = None) -> Any:
         """A tidy `pandas.DataFrame`: see `epf_jax.export.forecast_to_pandas`."""
         from epf_jax.export import forecast_to_pandas
 
-        return forecast_to_pandas(self)
+        return forecast_to_pandas(self, series)
 
     def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None, num_past: int | None = None) -> Any:
         """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""

@@ -347,8 +347,8 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
         raise CannotEvaluateError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
             f"It speaks of one particle: {call}, theta as the prior, x one state, u one row of the inputs or the time "
-            "index t. A model that reads inputs needs `inputs=` in run and step, and `example_input=inputs[0]` in "
-            "StateSpaceModel to be inspected before."
+            "index t. A model that reads inputs needs `inputs=` in run and step, and `example_input=inputs[0]` (of a "
+            "table, series.example_input) in StateSpaceModel to be inspected before."
         ) from error
     if returned:
         raise TypeError(

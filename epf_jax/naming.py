@@ -35,3 +35,9 @@ def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.n
         for component, index in zip(component_names(name, shape), np.ndindex(shape), strict=True):
             found[component] = np.asarray(leaf)[(..., *index)]
     return found
+
+
+def estimates(mean: Any, sd: Any) -> list[str]:
+    """A line for each number of theta: what it is, and how well that is known."""
+    sds = scalars(sd)
+    return [f"  {name} = {float(value):.4g} +- {float(sds[name]):.2g}" for name, value in scalars(mean).items()]

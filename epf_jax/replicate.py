@@ -79,7 +79,7 @@ def replicate(
     devices = _devices_of(example, mesh)
     check_lengths(y)
     inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
-    y, inputs = with_own_inputs(y, inputs)
+    y, inputs = with_own_inputs(y, inputs, many=True)
     y = observations(y, example)
     shape = _y_shape(example, inputs, 2 if inputs_per_series else 1)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.filters import FilterState, StepInfo
-from epf_jax.naming import component_names, named_leaves
+from epf_jax.naming import component_names, estimates, named_leaves
 from epf_jax.quantiles import row_quantiles
 from epf_jax.weights import as_rows, row_moments
 
@@ -148,11 +148,7 @@ class Results(NamedTuple):
         lines = [f"<Results of {head}, {np.shape(self.final.log_weights)[-1]} particles"]
         if not runs:
             lines[0] += f", log-evidence {float(self.log_evidence[-1]):.2f}"
-            sds = dict(named_leaves(self.theta.sd, "theta"))
-            for name, mean in named_leaves(self.theta.mean, "theta"):
-                mean, sd = np.asarray(mean)[-1], np.asarray(sds[name])[-1]
-                for each, *of in zip(component_names(name, mean.shape), mean.ravel(), sd.ravel(), strict=True):
-                    lines.append(f"  {each} = {of[0]:.4g} +- {of[1]:.2g}")
+            lines += estimates(*(jax.tree.map(lambda a: a[-1], part) for part in (self.theta.mean, self.theta.sd)))
         return "\n".join(lines) + ">"
 
     def one(self, run: int) -> "Results":

@@ -151,8 +151,10 @@ def y_shape(filter_: Filter) -> tuple[int, ...] | None:
     return None if y is None else y.shape
 
 
-def with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
+def with_own_inputs(y: Any, inputs: Any, *, many: bool = False) -> tuple[Any, Any]:
     """The parts of what `from_table` and `panel` make; others may be given where these have no inputs."""
+    if isinstance(y, Panel) and not many:
+        raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.replicate(keys, filter, panel).")
     if not isinstance(y, Series | Panel):
         return y, inputs
     if inputs is not None and y.inputs is not None:

@@ -103,7 +103,7 @@ def _are_numbers(names: list[str]) -> bool:
 def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:
     """A column as floats, NaN where a value is missing."""
     array = plain(column)
-    if array.dtype.kind in "fiu":
+    if array.dtype.kind in "fiub":  # truth values, of dummies, are 0 and 1
         values = array.astype(float)
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):

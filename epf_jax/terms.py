@@ -127,7 +127,8 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
     if model.shapes.problem is not None:
         raise ValueError(
             f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
-            f"with StateSpaceModel(..., example_input=inputs[0]). What happened: {model.shapes.problem}"
+            "with StateSpaceModel(..., example_input=inputs[0]), of a table example_input=series.example_input. What "
+            f"happened: {model.shapes.problem}"
         )
 
 
@@ -137,7 +138,8 @@ def warn_if_not_inspectable(model: StateSpaceModel) -> None:
         warnings.warn(
             "The model reads inputs that it gives no example of, and cannot be looked at before they come: no exact "
             "statistic is chosen, no better proposal, and particles do not remember their first steps, without which "
-            "vague priors are badly read. Build it with StateSpaceModel(..., example_input=inputs[0]).",
+            "vague priors are badly read. Build it with StateSpaceModel(..., example_input=inputs[0]), of a table "
+            "example_input=series.example_input.",
             UserWarning,
             stacklevel=frames_to_user(),
         )

@@ -39,8 +39,8 @@ def warn_of_trouble(results: Results) -> None:
         warnings.warn(
             f"Every particle had zero weight at {_steps(collapsed, t)}; the particles were kept, and log_evidence is "
             "-inf from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong "
-            "units), an observation noise too small for num_particles (try epf.fully_adapted or epf.laplace), or a "
-            "density that returns NaN.",
+            "units, a code such as -999 for a missing value: write NaN), an observation noise too small for "
+            "num_particles (try epf.fully_adapted or epf.laplace), or a density that returns NaN.",
             RuntimeWarning,
             stacklevel=3,
         )

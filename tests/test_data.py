@@ -353,3 +353,21 @@ def test_a_series_inputs_and_others_are_not_both_taken():
     series = epf.from_table({"y": [1.0, 2.0], "z": [0.0, 1.0]}, "y", inputs="z")
     with pytest.raises(ValueError, match="inputs: the series has inputs of its own, z"):
         epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 10), series, inputs={"z": [0.0, 1.0]})
+
+
+def test_a_pandas_index_may_be_the_time_and_truth_values_are_numbers():
+    days = pd.date_range("2024-01-01", periods=3, name="day")
+    table = pd.DataFrame({"y": [1.0, 2.0, 3.0], "holiday": [True, False, True]}, index=days)
+    series = epf.from_table(table, "y", time="day", unit="days", inputs=["holiday"])
+    np.testing.assert_array_equal(series.inputs["holiday"], [1.0, 0.0, 1.0])
+    assert series.example_input == {"dt": 1.0, "holiday": 1.0}
+    ahead = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
+    np.testing.assert_array_equal(series.stamps_ahead(2, dt=[2.0, 1.0]), ahead)
+    with pytest.raises(ValueError, match=r"^series: expected one with the time stamps of two observations"):
+        epf.from_table(table, "y").stamps_ahead(2)
+
+
+def test_a_panel_is_told_of_replicate():
+    panel = epf.panel([[1.0, 2.0], [3.0]])
+    with pytest.raises(TypeError, match=r"^y: expected one series, got <Panel of 2 series.*epf\.replicate"):
+        epf.run(KEY, FILTER, panel)

@@ -50,6 +50,15 @@ def dated(num):
     return epf.from_table({"date": days, "price": np.asarray(Y)[:num]}, "price", time="date", unit="days")
 
 
+def test_a_panels_table_has_the_names_of_its_series_and_ends_where_they_do(three):
+    panel = epf.panel({"north": np.asarray(Y), "south": np.asarray(Y)[:5], "west": np.asarray(Y)[:2]})
+    table = three.to_pandas(panel)
+    assert table.groupby("run", sort=False)["t"].max().to_dict() == {"north": T, "south": 5, "west": 2}
+    np.testing.assert_array_equal(table[table["run"] == "south"]["mean"], three.theta.mean["phi"][1, :5])
+    with pytest.raises(ValueError, match=r"^series: expected the panel of these runs, \(3,\) of them, got <Panel of 2"):
+        three.to_pandas(epf.panel([np.asarray(Y), np.asarray(Y)]))
+
+
 def test_a_run_without_quantiles_is_a_table_without_their_columns(one):
     table = one._replace(
         levels=one.levels[:0],

@@ -202,3 +202,30 @@ def test_the_kind_of_an_observation_is_asked_without_numbers():
     assert check_series(np.array([1, 2]), filter_, 0).shape == (2,)
     with pytest.raises(ValueError, match="whole numbers"):
         check_series(np.array([1.0, 2.5]), filter_, 0)
+
+
+def test_a_step_is_compiled_once_for_all_kinds_of_numbers():
+    num_traced = []
+
+    def observation(theta, x, u):
+        num_traced.append(1)
+        return dist.Normal(x, 1.0)
+
+    model = epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 1.0),
+        observation=observation,
+    )
+    filter_ = epf.bootstrap_filter(model, 8, theta={"phi": 0.5})
+    state = filter_.init(jax.random.key(0))
+    first, _ = filter_.step(jax.random.key(1), state, 2.0)
+    before = len(num_traced)
+    for y in (2, np.float64(2.0), np.int32(2), np.float32(2.0), True + 1):
+        again, info = filter_.step(jax.random.key(1), state, y)
+        np.testing.assert_array_equal(again.x, first.x)
+    assert len(num_traced) == before
+    assert repr(first).startswith("<FilterState after 1 observations, 8 particles, log-evidence")
+    assert repr(info).startswith("<StepInfo ess ")
+    with pytest.raises(TypeError, match=r"^y: expected one observation as numbers, got the text '2'"):
+        filter_.step(jax.random.key(1), state, "2")

@@ -1,11 +1,12 @@
 """The filter nouns, shared by every filter: `Filter`, `FilterState`, `StepInfo`."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -14,6 +15,7 @@ from epf_jax.densities import sample_each
 from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
 from epf_jax.model import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_unread
+from epf_jax.naming import estimates
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.precision import full_precision
 from epf_jax.quasi import order_of
@@ -46,6 +48,20 @@ class FilterState(NamedTuple):
     log_evidence: Float[Array, ""]
     t: Int[Array, ""]
 
+    def __repr__(self) -> str:
+        """What is known, without the arrays."""
+        if not hasattr(self.log_weights, "shape"):
+            return f"FilterState{tuple(self)}"
+        *runs, num = self.log_weights.shape
+        head = f"{runs[0]} runs of {num} particles" if runs else f"{num} particles"
+        if runs or any(isinstance(leaf, jax.core.Tracer) for leaf in self):
+            return f"<FilterState of {head}>"
+        lines = [f"<FilterState after {int(self.t)} observations, {head}, log-evidence {float(self.log_evidence):.2f}"]
+        average = partial(np.average, axis=0, weights=np.exp(np.asarray(self.log_weights, float)))
+        mean = jax.tree.map(average, self.theta)
+        sd = jax.tree.map(lambda leaf, centre: np.sqrt(average((np.asarray(leaf) - centre) ** 2)), self.theta, mean)
+        return "\n".join([*lines, *estimates(mean, sd)]) + ">"
+
 
 class StepInfo(NamedTuple):
     """What one step reports.
@@ -73,6 +89,12 @@ class StepInfo(NamedTuple):
     collapsed: Bool[Array, ""]
     log_increment: Float[Array, ""]
     overflowed: Bool[Array, ""]
+
+    def __repr__(self) -> str:
+        """What is reported, without the ancestors."""
+        told = {name: value for name, value in self._asdict().items() if name != "ancestors"}
+        known = {name: v for name, v in told.items() if np.ndim(v) == 0 and not isinstance(v, jax.core.Tracer)}
+        return f"<StepInfo{' ' if known else ''}{', '.join(f'{name} {v:.4g}' for name, v in known.items())}>"
 
 
 _which: Any = (True, True, True, True, False, False)
@@ -187,9 +209,32 @@ def build_filter(
         with full_precision():
             return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
-    jitted = jax.jit(init_state), jax.jit(step_state)
+    compiled = jax.jit(step_state)
+
+    @wraps(step_state)
+    def step_of_one_kind(key, state, y, u=None):
+        return compiled(key, state, _of_one_kind(y, model), jax.tree.map(_of_one_kind, u))
+
+    jitted = jax.jit(init_state), step_of_one_kind
     of_grid = (edge, roughness)
     return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
+
+
+def _of_one_kind(number: Any, model: StateSpaceModel | None = None) -> Any:
+    """A number as an array of the precision in use: 20, 20.0 and np.float64(20) would each compile a step of their own.
+
+    Whole numbers that the model observes as real ones become real.
+    """
+    if isinstance(number, jax.Array):
+        return number
+    if isinstance(number, str) and model is not None:
+        raise TypeError(f"y: expected one observation as numbers, got the text {number!r}. Write float({number!r}).")
+    array = np.asarray(number)
+    if array.dtype.kind not in "biuf":
+        return number
+    y = None if model is None else model.shapes.y
+    real = y is not None and jnp.issubdtype(y.dtype, jnp.floating)
+    return array.astype(jnp.result_type(float) if real else jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def _by_itself(turn: Callable) -> Callable:
@@ -216,7 +261,7 @@ def check_is_state(state: Any) -> None:
     """Refuse what is not a filter's state."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
-        hint = "The arguments of step are (key, state, y, u)."
+        hint = "The arguments of step are (key, state, y, u), those of epf.save (path, state, filter)."
         if came in ("Results", "Chains"):
             hint = "Give results.final."
         raise TypeError(

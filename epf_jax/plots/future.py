@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.checks import check_whole_number
-from epf_jax.data import STEP, Series
+from epf_jax.data import Series
 from epf_jax.plots.base import (
     ALONG,
     DATA,
@@ -73,13 +73,7 @@ def _axis(t: np.ndarray, y: Any, num_past: int, dt: Any) -> tuple[np.ndarray, np
     """
     if not isinstance(y, Series) or y.times is None or num_past < 2:
         return np.arange(t[0] - num_past, t[0]), t, t[0] - 0.5, ALONG
-    before = axis_of(y.times)
-    apart = np.diff(before)
-    if dt is None or y.inputs is None:
-        after = before[-1] + np.sort(apart)[(num_past - 1) // 2] * np.arange(1, len(t) + 1)
-    else:
-        unit = np.median(apart / y.inputs[STEP][1:])
-        after = before[-1] + (unit * np.cumsum(np.asarray(dt, float))).astype(apart.dtype)
+    before, after = axis_of(y.times), y.stamps_ahead(len(t), dt)
     return before, after, before[-1] + (after[0] - before[-1]) / 2, "time"
 
 
