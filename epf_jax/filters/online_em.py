@@ -65,7 +65,8 @@ _NODES = {1: 60, 2: 32, 3: 14}  # of boxes that never shrink: between fewer a sc
 _NEWTON_STEPS = 2  # a step: theta hardly moves between two observations
 # Of a Newton step, the best of which is taken: far from the maximum of a scale's likelihood, which is nearly straight
 # there, a whole one would lead a hundred times too far.
-_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.02, 5e-3, 1e-3, 1e-4, 0.0)
+_LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.02, 5e-3, 1e-3, 1e-4)
+_BESIDE = 2e-4  # of the box
 
 
 def online_em(
@@ -212,13 +213,17 @@ def _log_likelihood(statistic: Statistic, zero: Any, S: Any, log_weights: Array)
 
 def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> Float[Array, " P"]:
     """Z after a few Newton steps uphill between low and high, each of the best length of several, none among them."""
+    # What is read between nodes has a slope of zero, by its formula, at a node itself, where theta would stay for ever.
+    beside = jnp.where(jnp.isfinite(high - low), _BESIDE * (high - low), 0.0)
 
     def newton(z, _):
-        gradient, curvature = jax.grad(objective)(z), jax.hessian(objective)(z)
+        near = jnp.clip(z + beside, low, high)
+        gradient, curvature = jax.grad(objective)(near), jax.hessian(objective)(near)
         values, vectors = jnp.linalg.eigh(curvature)
         # Along directions that curve upwards Newton's step would lead downhill: the size of the curvature is kept.
         step = vectors @ ((vectors.T @ gradient) / jnp.maximum(jnp.abs(values), 1e-6))
-        candidates = jnp.clip(z + jnp.asarray(_LENGTHS, z.dtype)[:, None] * step, low, high)
+        steps = jnp.asarray(_LENGTHS, z.dtype)[:, None] * step
+        candidates = jnp.concatenate([jnp.clip(near + steps, low, high), z[None]])
         heights = jax.vmap(objective)(candidates)
         best = candidates[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
         return jnp.where(jnp.all(jnp.isfinite(best)), best, z), None
