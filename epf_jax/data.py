@@ -52,6 +52,8 @@ class Series(NamedTuple):
         apart = np.diff(before)
         if dt is None or self.inputs is None:
             return before[-1] + np.sort(apart)[len(apart) // 2] * np.arange(1, num_steps + 1)
+        if len(dt) != num_steps:
+            raise ValueError(f"dt: expected a time step for each of {num_steps} steps, got {len(dt)}.")
         unit = np.median(apart / self.inputs[STEP][1:])
         return before[-1] + (unit * np.cumsum(np.asarray(dt, float))).astype(apart.dtype)
 
@@ -131,9 +133,15 @@ def from_table(
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
     """
-    if time is not None and getattr(getattr(table, "index", None), "name", None) == time:
-        table = table.reset_index()  # of pandas: stamps are often the index
-    return series_of(columns_of(table), columns, time, unit, start, inputs, lambda i: f"row {i} (the first is 0)")
+    return series_of(
+        columns_of(_with_index(table, time)), columns, time, unit, start, inputs, lambda i: f"row {i} (the first is 0)"
+    )
+
+
+def _with_index(table: Any, time: str | None) -> Any:
+    """A table of pandas whose index is the time, which is then a column, too; any other as it is."""
+    named = time is not None and getattr(getattr(table, "index", None), "name", None) == time
+    return table.reset_index() if named and hasattr(table, "columns") and time not in table.columns else table
 
 
 def series_of(
@@ -198,7 +206,7 @@ def panel(
 
     For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
     """
-    parts = _parts(tables, by)
+    parts = _parts(tables if by is None else _with_index(tables, time), by)
     if not parts:
         raise ValueError("tables: expected at least one series, got none.")
     found: dict[str, Series] = {}

@@ -79,9 +79,11 @@ def _moves(results: Results) -> Iterator[Finding]:
     acceptance = np.asarray(results.acceptance)
     acceptance = acceptance[~np.isnan(acceptance)]  # steps that tried a move
     names = [name for name, _ in named_leaves(results.theta.mean, "theta")]
-    if not names or np.median(acceptance) == 1.0:  # nothing to learn, no moves by design, exact draws, slice sampling
+    if not names or not acceptance.size:  # nothing to learn, or no moves by design
         return
     rate = float(acceptance.mean())
+    if rate > 0.99 and np.median(acceptance) == 1.0:  # exact draws, slice sampling
+        return
     if np.all(acceptance == 0.0):
         yield Finding(
             "moves of theta",

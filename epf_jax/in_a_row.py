@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
         return jax.tree.leaves(self.theta(v))
 
 
-def numbers_of(coordinates: Parameters) -> Numbers:
+def numbers_in_a_row(coordinates: Parameters) -> Numbers:
     """Those of a prior's theta."""
     structure: Any
     kinds, structure = jax.tree.flatten(jax.eval_shape(coordinates.to_theta, coordinates.centre))

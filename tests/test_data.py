@@ -363,6 +363,12 @@ def test_a_pandas_index_may_be_the_time_and_truth_values_are_numbers():
     assert series.example_input == {"dt": 1.0, "holiday": 1.0}
     ahead = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
     np.testing.assert_array_equal(series.stamps_ahead(2, dt=[2.0, 1.0]), ahead)
+    same = epf.from_table(table.reset_index().set_index("day", drop=False), "y", time="day", unit="days")
+    np.testing.assert_array_equal(same.inputs["dt"], series.inputs["dt"])
+    long = table.assign(place=["a", "a", "a"])
+    assert epf.panel(long, "y", by="place", time="day", unit="days").names == ("a",)
+    with pytest.raises(ValueError, match=r"^dt: expected a time step for each of 3 steps, got 2"):
+        series.stamps_ahead(3, dt=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"^series: expected one with the time stamps of two observations"):
         epf.from_table(table, "y").stamps_ahead(2)
 

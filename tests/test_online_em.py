@@ -52,14 +52,14 @@ def test_the_estimate_comes_to_the_exact_maximum_of_the_likelihood():
     ("prior", "noise"),
     [
         (dist.Gamma(2.0, 1.0), dist.Normal),  # of which the start is sixteen times the maximum
-        (dist.InverseGamma(2.0, 1.0), dist.Laplace),
+        pytest.param(dist.InverseGamma(2.0, 1.0), dist.Laplace, marks=pytest.mark.slow),
         pytest.param(dist.HalfNormal(1.0), dist.Normal, marks=pytest.mark.slow),
         pytest.param(dist.HalfCauchy(1.0), dist.Laplace, marks=pytest.mark.slow),  # read between nodes
     ],
 )
 def test_a_scale_far_from_the_start_is_found(prior, noise):
-    # The state does nothing, and steps of 1/t average all that was seen: the estimate is the maximum itself. Two Newton
-    # steps an observation reach it but for the last observation's share, 1/200; between nodes, 2e-3 are allowed.
+    # The state does nothing, and steps of 1/t average all that was seen: the estimate is the maximum itself. The last
+    # observation moves it by about 1/200, which Newton's steps square: 2.5e-5. Between nodes, 2e-3 are allowed.
     y = 0.1 * jax.random.normal(jax.random.key(3), (200,))
     model = epf.StateSpaceModel(
         prior={"s": prior},
@@ -130,7 +130,7 @@ def test_wrong_arguments_are_refused_by_name():
         epf.online_em(positive, 10, theta={"scale": -1.0})
     with pytest.raises(ValueError, match=r"^centre: .*scale lies outside the support"):
         epf.taylor(positive, 2, centre={"scale": -1.0})
-    with pytest.raises(ValueError, match=r"statistic: conjugate is not a sum over the path.*Use epf.taylor"):
+    with pytest.raises(ValueError, match=r"statistic: conjugate is not a sum over the path.*Use epf.conjugate_blocks"):
         epf.online_em(model, 10, statistic=epf.conjugate(model))
     with pytest.raises(ValueError, match="is not a sum over the path"):
         epf.online_em(model, 10, statistic=epf.chebyshev(model))
@@ -153,7 +153,7 @@ def test_wrong_arguments_are_refused_by_name():
 def test_a_start_outside_of_what_the_statistic_covers_is_refused():
     model = epf.models.ar1(prior_sd=0.1)
     with pytest.raises(ValueError, match=r"^theta: the start lies outside of what the statistic covers"):
-        epf.online_em(model, 20, statistic=epf.chebyshev(model, shrink=None), theta={"phi": 0.9})
+        epf.online_em(model, 20, theta={"phi": 0.9})
 
 
 @pytest.mark.slow
@@ -161,8 +161,7 @@ def test_an_estimate_at_the_end_of_the_box_is_told():
     """Data of phi = 0.9 under a prior whose five standard deviations end at 0.25."""
     model = epf.models.ar1(prior_sd=0.05)
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 100)
-    filter_ = epf.online_em(model, 50, statistic=epf.chebyshev(model, shrink=None))
-    results = epf.run(jax.random.key(1), filter_, y, diagnostics=True)
+    results = epf.run(jax.random.key(1), epf.online_em(model, 50), y, diagnostics=True)
     assert abs(float(results.theta.mean["phi"][-1]) - 0.25) < 0.01
     assert "box" in {finding.kind for finding in results.diagnose()}
 
@@ -173,3 +172,19 @@ def test_what_is_no_share_and_what_names_no_ancestors_is_refused():
         epf.online_em(model, 20, step_size=lambda t: 2.0 * t)
     with pytest.raises(TypeError, match=r"^resample: transport_resampling moves particles"):
         epf.online_em(model, 20, resample=epf.transport_resampling())
+
+
+def test_a_form_that_the_exact_sums_have_not_is_told_and_moves_that_are_not_meant_are_not_missed():
+    model = epf.StateSpaceModel(
+        prior={"r": dist.Gamma(2.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 0.1),
+        transition=lambda theta, x, u: dist.Normal(x + 0.2, 0.01),
+        observation=lambda theta, x, u: dist.Poisson(jnp.where(x > 4.0, jnp.minimum(theta["r"], 1.0), theta["r"])),
+    )
+    filter_ = epf.online_em(model, 4, wait=2)
+    fine = epf.run(KEY, filter_, jnp.full(15, 3.0), levels=())
+    assert list(fine.diagnose()) == []  # among them no word of a theta that is never redrawn
+    with pytest.warns(RuntimeWarning) as told:
+        results = epf.run(KEY, filter_, jnp.full(25, 3.0), levels=())
+    assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
+    assert np.isnan(results.theta.mean["r"][-1])

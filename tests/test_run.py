@@ -221,11 +221,39 @@ def test_a_step_is_compiled_once_for_all_kinds_of_numbers():
     state = filter_.init(jax.random.key(0))
     first, _ = filter_.step(jax.random.key(1), state, 2.0)
     before = len(num_traced)
-    for y in (2, np.float64(2.0), np.int32(2), np.float32(2.0), True + 1):
+    for y in (2, np.float64(2.0), np.int32(2), np.float32(2.0), np.uint8(2)):
         again, info = filter_.step(jax.random.key(1), state, y)
         np.testing.assert_array_equal(again.x, first.x)
     assert len(num_traced) == before
-    assert repr(first).startswith("<FilterState after 1 observations, 8 particles, log-evidence")
+    assert repr(first).startswith("<FilterState after 1 observation, 8 particles, log-evidence")
     assert repr(info).startswith("<StepInfo ess ")
     with pytest.raises(TypeError, match=r"^y: expected one observation as numbers, got the text '2'"):
         filter_.step(jax.random.key(1), state, "2")
+    assert filter_.step._cache_size() == 1
+
+
+def test_a_step_takes_what_is_masked_as_missing_and_refuses_whole_numbers_that_do_not_fit():
+    state = FILTER.init(KEY)
+    missing, masked = (FILTER.step(KEY, state, y)[0] for y in (np.nan, np.ma.masked_array(5.0, mask=True)))
+    np.testing.assert_array_equal(missing.x, masked.x)
+    by_hand = jax.jit(lambda y: FILTER.step(KEY, state, y)[0].x)(0.5)
+    np.testing.assert_array_equal(by_hand, FILTER.step(KEY, state, 0.5)[0].x)
+    with pytest.raises(OverflowError):
+        FILTER.step(KEY, state, 0.5, 2**40)
+
+
+def test_states_and_reports_print_whatever_they_hold():
+    state = FILTER.init(KEY)
+    later, info = FILTER.step(KEY, state, 0.5)
+    assert (
+        repr(jax.vmap(lambda key: FILTER.init(key))(jax.random.split(KEY, 2)))
+        == "<FilterState of 2 runs of 64 particles>"
+    )
+    shapes = jax.eval_shape(FILTER.init, KEY)
+    for other in (shapes, jax.tree.map(lambda leaf: leaf.dtype, state), state._replace(theta=None), FILTER.by_particle):
+        assert "FilterState" in repr(other)
+    for other in (jax.tree.map(lambda leaf: leaf.dtype, info), type(info)(*[None] * 9), info._replace(ess=jnp.ones(3))):
+        assert repr(other).startswith("StepInfo(")
+    told = []
+    jax.grad(lambda a: told.append(repr(later._replace(theta={"phi": a * later.theta["phi"]}))) or a)(1.0)
+    assert "FilterState" in told[0]

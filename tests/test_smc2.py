@@ -298,6 +298,7 @@ def monthly():
     )
 
 
+@pytest.mark.slow
 def test_every_thetas_likelihood_is_kalmans_where_theta_never_moves():
     model = monthly()
     truth = {"level": 0.3, "season": 0.1, "sensor": 0.5, "start": 1.0}

@@ -264,6 +264,7 @@ def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
         assert np.all(np.abs(drawn.mean(axis=0) - np.tensordot(weights, np.stack(paths), 1)) < 4 * standard_error)
 
 
+@pytest.mark.slow
 def test_a_variance_that_no_simulated_step_had_is_summed_all_the_same(x64):
     model = epf.StateSpaceModel(
         prior={"v": dist.InverseGamma(jnp.array([3.0, 3.0]), 2.0).to_event(1)},
@@ -286,6 +287,7 @@ def test_a_variance_that_no_simulated_step_had_is_summed_all_the_same(x64):
     np.testing.assert_allclose(found[0] - found[1], log_density(at[0]["v"]) - log_density(at[1]["v"]), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_mean_that_is_linear_at_one_time_step_only_is_not_taken_for_linear():
     model = regression(
         prior={"phi": dist.Normal(0.3, 0.4), "offset": dist.Normal(0.0, 1.0), "v": dist.InverseGamma(3.0, 2.0)},
@@ -397,7 +399,8 @@ def observed(name):
 
 @pytest.mark.parametrize("name", [n if n == "counts" else pytest.param(n, marks=pytest.mark.slow) for n in OBSERVED])
 def test_rates_and_probabilities_have_the_exact_density_of_a_path_and_are_drawn_from_it(name, x64):
-    # Sums of coefficients that were found from slopes at thetas a million times apart: 1e-16 times 1e6, and some.
+    # Log-densities of up to 1e3 are rounded at 1e-13; a probability's ends, a thousandth from 0 and 1, cost three digits
+    # of its coefficients: 1e-10, and 1e-8 are allowed.
     model, y = observed(name), jnp.asarray(OBSERVED[name][2])
     ys = jnp.stack([y, y, jnp.full_like(y, jnp.nan), y])
     x, inputs = jnp.array([0.1, 0.6, -0.4, 0.3, -1.2]), jnp.array([1.0, 0.5, 2.0, 1.5])
@@ -428,15 +431,19 @@ def test_rates_and_probabilities_have_the_exact_density_of_a_path_and_are_drawn_
     assert np.all(np.abs(score.mean(axis=0)) < 4.5 * score.std(axis=0) / np.sqrt(4000))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "observation",
     [
         lambda theta, x, u: dist.Poisson(theta["a"] + theta["b"]),
-        lambda theta, x, u: dist.Poisson(theta["a"] * theta["b"]),
-        lambda theta, x, u: dist.Poisson(theta["a"] ** 2 + 0.0 * theta["b"]),
-        lambda theta, x, u: dist.Poisson(theta["a"] + 0.1 + theta["b"] * 0.0),
-        lambda theta, x, u: dist.Weibull(theta["a"], theta["b"]),
+        *(
+            pytest.param(observation, marks=pytest.mark.slow)
+            for observation in (
+                lambda theta, x, u: dist.Poisson(theta["a"] * theta["b"]),
+                lambda theta, x, u: dist.Poisson(theta["a"] ** 2 + 0.0 * theta["b"]),
+                lambda theta, x, u: dist.Poisson(theta["a"] + 0.1 + theta["b"] * 0.0),
+                lambda theta, x, u: dist.Weibull(theta["a"], theta["b"]),
+            )
+        ),
     ],
 )
 def test_rates_in_which_a_density_is_not_linear_are_refused(observation):
@@ -462,6 +469,26 @@ def test_a_rate_that_is_capped_late_is_told_of():
     assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
     assert np.isfinite(results.theta.mean["r"][:15]).all()
     assert np.isnan(results.theta.mean["r"][-1])
+
+
+@pytest.mark.slow
+def test_a_regime_may_be_given_by_logits():
+    matrix = jnp.log(jnp.array([[0.999, 0.001], [0.1, 0.9]]))
+    model = epf.StateSpaceModel(
+        prior={"v": dist.InverseGamma(3.0, 2.0)},
+        initial=lambda theta: dist.Categorical(logits=matrix[0]),
+        transition=lambda theta, x, u: dist.Categorical(logits=matrix[x]),
+        observation=lambda theta, x, u: dist.Normal(x, jnp.sqrt(theta["v"])),
+    )
+    assert epf.extended_parameter_filter(model, 10).statistic.name == "conjugate_blocks"
+    rare = epf.StateSpaceModel(
+        model.prior,
+        model.initial,
+        model.transition,
+        lambda theta, x, u: dist.Normal(0.0, jnp.where(x == 1, theta["v"], jnp.sqrt(theta["v"]))),
+    )
+    with pytest.raises(ValueError, match="not proportional to one variance"):  # though no simulated path comes to it
+        epf.conjugate_blocks(rare)
 
 
 def rarely_noisier(times):

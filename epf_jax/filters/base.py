@@ -23,6 +23,7 @@ from epf_jax.random import stream
 from epf_jax.resampling import Resampler, Selection, check_resampler
 from epf_jax.samplers import SampleInfo, together
 from epf_jax.statistics import Statistic
+from epf_jax.tables import count_of
 from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
 _EDGE = 0.95  # in a box's own coordinates, -1 to 1: beyond lies a twentieth of it
@@ -49,14 +50,11 @@ class FilterState(NamedTuple):
     t: Int[Array, ""]
 
     def __repr__(self) -> str:
-        """What is known, without the arrays."""
-        if not hasattr(self.log_weights, "shape"):
-            return f"FilterState{tuple(self)}"
-        *runs, num = self.log_weights.shape
-        head = f"{runs[0]} runs of {num} particles" if runs else f"{num} particles"
-        if runs or any(isinstance(leaf, jax.core.Tracer) for leaf in self):
-            return f"<FilterState of {head}>"
-        lines = [f"<FilterState after {int(self.t)} observations, {head}, log-evidence {float(self.log_evidence):.2f}"]
+        """What is known, without the arrays; whole where it holds anything else than numbers."""
+        if not _are_numbers(self) or np.ndim(self.log_weights) != 1:
+            return f"FilterState{tuple(self)}" if not np.ndim(self.log_weights) else f"<FilterState of {_runs(self)}>"
+        seen = count_of(int(self.t), "observation")
+        lines = [f"<FilterState after {seen}, {_runs(self)}, log-evidence {float(self.log_evidence):.2f}"]
         average = partial(np.average, axis=0, weights=np.exp(np.asarray(self.log_weights, float)))
         mean = jax.tree.map(average, self.theta)
         sd = jax.tree.map(lambda leaf, centre: np.sqrt(average((np.asarray(leaf) - centre) ** 2)), self.theta, mean)
@@ -91,10 +89,22 @@ class StepInfo(NamedTuple):
     overflowed: Bool[Array, ""]
 
     def __repr__(self) -> str:
-        """What is reported, without the ancestors."""
+        """What is reported, without the ancestors; whole where it holds anything else than numbers."""
         told = {name: value for name, value in self._asdict().items() if name != "ancestors"}
-        known = {name: v for name, v in told.items() if np.ndim(v) == 0 and not isinstance(v, jax.core.Tracer)}
-        return f"<StepInfo{' ' if known else ''}{', '.join(f'{name} {v:.4g}' for name, v in known.items())}>"
+        if not _are_numbers(told) or any(np.ndim(value) for value in told.values()):
+            return f"StepInfo{tuple(self)}"
+        return f"<StepInfo {', '.join(f'{name} {value:.4g}' for name, value in told.items())}>"
+
+
+def _are_numbers(tree: Any) -> bool:
+    """Whether all of it is known: neither traced, nor a prefix, a shape or a kind of something."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
+    return all(isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _runs(state: FilterState) -> str:
+    *runs, num = np.shape(state.log_weights)
+    return f"{runs[0]} runs of {num} particles" if runs else f"{num} particles"
 
 
 _which: Any = (True, True, True, True, False, False)
@@ -211,30 +221,37 @@ def build_filter(
 
     compiled = jax.jit(step_state)
 
-    @wraps(step_state)
+    @wraps(compiled)
     def step_of_one_kind(key, state, y, u=None):
-        return compiled(key, state, _of_one_kind(y, model), jax.tree.map(_of_one_kind, u))
+        return compiled(key, state, _observed_number(y, model), jax.tree.map(_of_one_kind, u))
 
+    for name in ("lower", "trace", "clear_cache", "_cache_size"):  # as jitted functions have
+        setattr(step_of_one_kind, name, getattr(compiled, name))
     jitted = jax.jit(init_state), step_of_one_kind
     of_grid = (edge, roughness)
     return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
 
 
-def _of_one_kind(number: Any, model: StateSpaceModel | None = None) -> Any:
-    """A number as an array of the precision in use: 20, 20.0 and np.float64(20) would each compile a step of their own.
+def _observed_number(y: Any, model: StateSpaceModel) -> Any:
+    """`_of_one_kind`, whole numbers made real where the model observes real ones."""
+    if isinstance(y, str):
+        raise TypeError(f"y: expected one observation as numbers, got the text {y!r}. Write float({y!r}).")
+    if isinstance(y, np.ma.MaskedArray):
+        y = np.ma.filled(y.astype(float), np.nan)
+    y, expected = _of_one_kind(y), model.shapes.y
+    whole = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
+    return y.astype(jnp.result_type(float)) if whole and expected is not None and expected.dtype.kind == "f" else y
 
-    Whole numbers that the model observes as real ones become real.
-    """
-    if isinstance(number, jax.Array):
+
+def _of_one_kind(number: Any) -> Any:
+    """A number as an array of the precision in use: 20.0 and np.float64(20) would each compile a step of their own."""
+    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(number)):
         return number
-    if isinstance(number, str) and model is not None:
-        raise TypeError(f"y: expected one observation as numbers, got the text {number!r}. Write float({number!r}).")
     array = np.asarray(number)
     if array.dtype.kind not in "biuf":
         return number
-    y = None if model is None else model.shapes.y
-    real = y is not None and jnp.issubdtype(y.dtype, jnp.floating)
-    return array.astype(jnp.result_type(float) if real else jax.dtypes.canonicalize_dtype(array.dtype))
+    found = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    return found if array.dtype.kind == "f" or np.array_equal(found, array) else number  # too large a whole number
 
 
 def _by_itself(turn: Callable) -> Callable:

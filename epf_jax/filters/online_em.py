@@ -85,8 +85,9 @@ def online_em(
 
     Args:
         model: the state-space model; its prior says where theta may lie, and counts for nothing else: within five
-            standard deviations of its centre by `epf.chebyshev`, six by `epf.taylor` of a density that is not
-            Gaussian. `results.diagnose()` of a run with `diagnostics=True` tells of an estimate at the end of these.
+            standard deviations of its centre, and further towards bounds, by the default statistics; six by
+            `epf.taylor` of a density that is not Gaussian, given as `statistic`. `results.diagnose()` of a run with
+            `diagnostics=True` tells of an estimate at the end of these.
         num_particles: N.
         statistic: one that adds up over the path: `epf.conjugate_blocks(model)`, `epf.taylor(model, order)`,
             `epf.taylor_log_density(model, order)`, `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By
@@ -156,6 +157,8 @@ def online_em(
 
         climb = partial(_climb, _log_likelihood(statistic, zero, S, moved.log_weights), low, high)
         z = jax.lax.cond(t >= wait, climb, lambda z: z, coordinates.to_vector(theta))
+        lost = jnp.any(jnp.stack([jnp.any(jnp.isnan(leaf)) for leaf in jax.tree.leaves(S)]))
+        z = jnp.where(lost, jnp.nan, z)  # a form that the statistic has not: told, not passed over
         return moved._replace(theta=rows(z), S=S), info._replace(acceptance=jnp.full_like(info.acceptance, jnp.nan))
 
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
@@ -232,10 +235,10 @@ def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> F
 
 
 def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic:
-    statistic = _exact_sums(model)
+    coordinates, statistic = model.parameters, _exact_sums(model)
     if statistic is not None:
-        return statistic
-    dim = model.parameters.dim
+        return statistic._replace(box=lambda S: coordinates.box)
+    dim = coordinates.dim
     return chebyshev(model, _NODES[dim], shrink=None) if dim <= 3 else taylor(model, 2, centre=theta)
 
 
@@ -288,7 +291,8 @@ def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
     if not isinstance(statistic, Statistic):
         raise TypeError(f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}.")
     advice = (
-        "Online EM averages statistics over paths. Use epf.taylor(model, order), or epf.chebyshev(model, shrink=None)."
+        "Online EM averages statistics over paths. Use epf.conjugate_blocks(model), epf.taylor(model, order), or "
+        "epf.chebyshev(model, shrink=None)."
     )
     if statistic.adapt is not None or not statistic.moves:
         raise ValueError(f"statistic: {statistic.name} is not a sum over the path. {advice}")

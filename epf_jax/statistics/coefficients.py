@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.gaussian import cholesky
-from epf_jax.in_a_row import Numbers, numbers_of
+from epf_jax.in_a_row import Numbers, numbers_in_a_row
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated, theta_inside
 from epf_jax.random import normal
@@ -44,7 +44,7 @@ def with_gaussian_proposals(
     coordinates = model.parameters
     own = coordinates.own[coefficients]
     others = np.setdiff1d(np.arange(coordinates.dim), own)
-    numbers = numbers_of(coordinates)
+    numbers = numbers_in_a_row(coordinates)
     centre, place = numbers.c, numbers.at
     prior = _prior_factor(coordinates, coefficients, numbers)
 

@@ -45,8 +45,9 @@ from epf_jax.statistics.families import (
 from epf_jax.switching import Switching
 from epf_jax.terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 
-_PROBES = (8, 6)  # simulated paths, and steps of each, at which a model's claimed form is compared with the model
-_COUNTS = np.array([0, 1, 2, 3, 5, 8])  # what is counted at these steps
+_COUNTS = np.array([0, 1, 2, 3, 5, 8])  # what is counted at simulated steps
+# Simulated paths, and steps of each, where a claimed form is compared with the model.
+_PROBES = (8, len(_COUNTS))
 _OTHERS = 8  # how often each of these steps is looked at with another input
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
 
@@ -65,12 +66,13 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
       regimes of `epf.switching`;
     - `Gamma` or `Exponential`, of any shape: inverse variances of Gaussian noise, and rates r of any density that is
       linear in log r and r (Poisson counts with r times any known function of the state, waiting times);
-    - `Beta`, of any shape: probabilities of any density that is linear in log p and log(1 - p) (successes, the first of
-      them); `InverseGamma` so, too, of a density that is not Gaussian (a Laplace's scale).
+    - `Beta`, of any shape: probabilities of a density that is linear in log p and log(1 - p) and not categorical
+      (successes, the first of them); `InverseGamma` so, too, of a density that is not Gaussian (a Laplace's scale).
 
     Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
-    against the model's own densities on simulated paths; what does not fit is refused. Where a series comes to a time
-    or a state at which the model has another form than on any of these, theta becomes NaN, of which `run` tells.
+    against the model's own densities on simulated paths, at thetas within two prior standard deviations; what does not
+    fit is refused. Where a series comes to a time or a state at which the model has another form than on any of these,
+    theta becomes NaN, of which `run` tells.
 
     Sums of squares are kept in the precision in use. A series whose level is hundreds of times its noise should be
     centred first, or run in float64.
@@ -211,7 +213,9 @@ def _other_regimes(model: StateSpaceModel, *states: np.ndarray) -> Iterator[np.n
             regimes = rng.integers(law.probabilities.shape[-1], size=(len(state), 1))
             yield np.concatenate([regimes.astype(state.dtype), state[:, 1:]], axis=1)
         elif isinstance(base_distribution(law), (dist.CategoricalProbs, dist.CategoricalLogits)):
-            yield rng.integers(base_distribution(law).probs.shape[-1], size=state.shape).astype(state.dtype)
+            given = base_distribution(law)  # of which the one that was not given would be computed
+            given = given.probs if isinstance(given, dist.CategoricalProbs) else given.logits
+            yield rng.integers(given.shape[-1], size=state.shape).astype(state.dtype)
         else:
             yield state
 
@@ -284,5 +288,7 @@ def _checked(model: StateSpaceModel, term: Term, view: View) -> list[Factor]:
     difference = (claimed - claimed[:, :1]) - (own - own[:, :1])
     size = 1.0 + np.max(np.abs(own), axis=1, keepdims=True)
     if not np.all(np.abs(difference) < _TOLERANCE * size):
-        raise NotConjugateError(f"the {term.name} is not what its mean, noise and probabilities at one theta promise.")
+        raise NotConjugateError(
+            f"the {term.name} is not what its mean and noise, or its slopes in rates and probabilities, promise."
+        )
     return factors

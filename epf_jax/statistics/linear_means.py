@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.dependence import depends_on, is_affine
 from epf_jax.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
-from epf_jax.in_a_row import Numbers, numbers_of
+from epf_jax.in_a_row import Numbers, numbers_in_a_row
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated
 from epf_jax.samplers import default_walk
@@ -88,7 +88,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
     if problem:
         raise ValueError(f"linear_means: {problem} Use epf.chebyshev(model) or epf.assumed_density(model).")
     require_noise(model, "linear_means")
-    coordinates, numbers, terms = model.parameters, numbers_of(model.parameters), path_terms(model, natural=True)
+    coordinates, numbers, terms = model.parameters, numbers_in_a_row(model.parameters), path_terms(model, natural=True)
     initial, steps = ([_piece(model, t, numbers) for t in group] for group in (terms.initial, terms.steps))
     pieces = (*initial, *steps)
 
@@ -128,7 +128,7 @@ def why_not_linear_means(model: StateSpaceModel) -> str:
     """What keeps a model from this statistic, in a sentence; empty when nothing does."""
     check_model_learns(model, "linear_means")
     require_inspectable(model, "linear_means")
-    terms, numbers = path_terms(model, natural=True), numbers_of(model.parameters)
+    terms, numbers = path_terms(model, natural=True), numbers_in_a_row(model.parameters)
     leaves, (x_prev, x, _, u) = jax.eval_shape(numbers.leaves, numbers.c), terms.example
     for term in (*terms.initial, *terms.steps):
         gaussian = gaussian_term(term, leaves, terms.example)

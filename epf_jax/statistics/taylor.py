@@ -29,7 +29,7 @@ from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.dependence import is_affine
 from epf_jax.derivatives import taylor_expansion
 from epf_jax.gaussian import noisy_part, solve_lower
-from epf_jax.in_a_row import numbers_of
+from epf_jax.in_a_row import numbers_in_a_row
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
 from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
@@ -187,7 +187,7 @@ def _in_z(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable
 
 def _in_theta_itself(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
     """The path's terms as functions of theta's numbers in a row, the centre, and what these are at z."""
-    numbers, terms = numbers_of(model.parameters), path_terms(model, natural=True)
+    numbers, terms = numbers_in_a_row(model.parameters), path_terms(model, natural=True)
 
     def in_a_row(term: Term) -> Term:
         return term._replace(

@@ -84,7 +84,10 @@ class View(NamedTuple):
         return depends_on(slope, self.reference[j], self.reference[i], x_prev, x, u)
 
     def watched(self, fits: Callable) -> Callable:
-        """A guard of sums, from `fits(theta, x_prev, x, u)`: whether a step is what all that were looked at are."""
+        """A guard of sums, from `fits(theta, x_prev, x, u)`: whether a step is what all that were looked at are.
+
+        What depends on theta alone is the same at all steps, and was looked at.
+        """
         x_prev, x, _, u = self.example
         if not depends_on(lambda given: fits(self.reference, *given), (x_prev, x, u)):
             return lambda sums, *given: sums  # it is the same at all steps

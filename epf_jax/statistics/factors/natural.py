@@ -34,35 +34,39 @@ def natural_factor(term: Term, view: View) -> Factor:
     reference = [view.reference[i] for i in entering]
     ends = list(zip(*(family.ends(value) for family, value in zip(families, reference, strict=True)), strict=True))
 
-    def slopes(values, log_prob):
-        """Of the log-density by each leaf, and of the leaves' features."""
-        return jax.grad(log_prob)(list(values)), [f.slopes(value) for f, value in zip(families, values, strict=True)]
-
     def features_at(values):
         return [tuple(jax.tree.leaves(f.features(value))) for f, value in zip(families, values, strict=True)]
 
     def init():
         return tuple(tuple(map(jnp.zeros_like, f.slopes(value))) for f, value in zip(families, reference, strict=True))
 
+    def coefficients(log_prob):
+        """Those of each leaf's features, from slopes at the ends."""
+        of_leaves = [jax.grad(log_prob)(list(values)) for values in ends]
+        of_features = [[f.slopes(value) for f, value in zip(families, values, strict=True)] for values in ends]
+        found = tuple(_solved(*each) for each in zip(*of_leaves, *of_features, strict=True))
+        # Where nothing can be counted, a slope may be zero times infinity.
+        return jax.tree.map(lambda a: jnp.where(jnp.isfinite(a), a, 0.0), found)
+
+    def fits(found, log_prob, log_p, own):
+        """Whether the log-density changes from the particle's theta to one near it as the coefficients say."""
+        near = [f.near(value, k) for k, (f, value) in enumerate(zip(families, own, strict=True))]
+        nearby = log_prob(near)
+        by = jax.tree.map(jnp.subtract, features_at(near), features_at(own))
+        parts = [a * change for a, change in zip(jax.tree.leaves(found), jax.tree.leaves(by), strict=True)]
+        claimed, size = sum(map(jnp.sum, parts)), sum(jnp.sum(jnp.abs(part)) for part in parts)
+        rounding = _ROUNDING * jnp.finfo(log_p.dtype).eps * (1 + jnp.abs(log_p) + jnp.abs(nearby))
+        return jnp.abs(nearby - log_p - claimed) <= _TOLERANCE * size + rounding
+
     def update(s, theta, x_prev, x, y, u):
         def log_prob(values):
             return term.log_prob(view.replace(entering, values), x_prev, x, y, u)
 
-        (first, of_first), (second, of_second) = (slopes(values, log_prob) for values in ends)
-        found = [_solved(*each) for each in zip(first, of_first, second, of_second, strict=True)]
-        # Where nothing can be counted, a slope may be zero times infinity.
-        found = jax.tree.map(lambda a: jnp.where(jnp.isfinite(a), a, 0.0), found)
-
         own = [theta[i] for i in entering]
-        near = [f.near(value, k) for k, (f, value) in enumerate(zip(families, own, strict=True))]
-        log_p, nearby = log_prob(own), log_prob(near)
-        parts = jax.tree.map(lambda a, old, new: a * (new - old), found, features_at(own), features_at(near))
-        claimed, size = (sum(jnp.sum(f(part)) for part in jax.tree.leaves(parts)) for f in (jnp.asarray, jnp.abs))
-        rounding = _ROUNDING * jnp.finfo(log_p.dtype).eps * (1 + jnp.abs(log_p) + jnp.abs(nearby))
-        fits = jnp.abs(nearby - log_p - claimed) <= _TOLERANCE * size + rounding
+        found, log_p = coefficients(log_prob), log_prob(own)
+        wrong = jnp.where(fits(found, log_prob, log_p, own), 0.0, jnp.nan)
         # What is impossible for this theta says nothing: its particle will not live.
-        says = jax.tree.map(lambda a: jnp.where(jnp.isfinite(log_p), jnp.where(fits, a, jnp.nan), 0.0), found)
-        return jax.tree.map(jnp.add, s, tuple(says))
+        return jax.tree.map(lambda total, a: total + jnp.where(jnp.isfinite(log_p), a + wrong, 0.0), s, found)
 
     def log_likelihood(s, features):
         seen = jax.tree.leaves([features[i] for i in entering])
@@ -71,7 +75,7 @@ def natural_factor(term: Term, view: View) -> Factor:
     return Factor(init, update, log_likelihood)
 
 
-def _solved(first: Array, of_first: tuple, second: Array, of_second: tuple) -> tuple[Array, ...]:
+def _solved(first: Array, second: Array, of_first: tuple, of_second: tuple) -> tuple[Array, ...]:
     """The coefficients of one feature, or of two, of which the log-density has these slopes at two places."""
     if len(of_first) == 1:
         return (first / of_first[0],)
