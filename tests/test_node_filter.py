@@ -265,7 +265,7 @@ def test_seven_nodes_are_enough_for_one_parameter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.1, pytest.param(0.03, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", [0.1, 0.03])
 def test_a_posterior_that_is_narrow_along_a_diagonal_alone_is_looked_at_again(noise):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)},
