@@ -1,7 +1,7 @@
 """The filter nouns, shared by every filter: `Filter`, `FilterState`, `StepInfo`."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -219,17 +219,24 @@ def build_filter(
         with full_precision():
             return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
-    compiled = jax.jit(step_state)
-
-    @wraps(compiled)
-    def step_of_one_kind(key, state, y, u=None):
-        return compiled(key, state, _observed_number(y, model), jax.tree.map(_of_one_kind, u))
-
-    for name in ("lower", "trace", "clear_cache", "_cache_size"):  # as jitted functions have
-        setattr(step_of_one_kind, name, getattr(compiled, name))
-    jitted = jax.jit(init_state), step_of_one_kind
+    jitted = jax.jit(init_state), _Step(jax.jit(step_state), model)
     of_grid = (edge, roughness)
     return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
+
+
+class _Step:
+    """A jitted step, which is given numbers of one kind; beside that it is the jitted function."""
+
+    def __init__(self, jitted: Any, model: StateSpaceModel):
+        self._jitted, self._model = jitted, model
+
+    def __call__(self, key: PRNGKeyArray, state: FilterState, y: Any, u: Any = None) -> tuple[FilterState, StepInfo]:
+        return self._jitted(key, state, _observed_number(y, self._model), jax.tree.map(_of_one_kind, u))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_jitted":  # which a copy asks for before there is anything to forward to
+            raise AttributeError(name)
+        return getattr(self._jitted, name)
 
 
 def _observed_number(y: Any, model: StateSpaceModel) -> Any:
