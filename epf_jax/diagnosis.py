@@ -79,11 +79,9 @@ def _moves(results: Results) -> Iterator[Finding]:
     acceptance = np.asarray(results.acceptance)
     acceptance = acceptance[~np.isnan(acceptance)]  # steps that tried a move
     names = [name for name, _ in named_leaves(results.theta.mean, "theta")]
-    if not names or not acceptance.size:  # nothing to learn, or no moves by design
+    if not names or np.all(acceptance == 1.0):  # nothing to learn, no moves by design, or exact draws
         return
     rate = float(acceptance.mean())
-    if rate > 0.99 and np.median(acceptance) == 1.0:  # exact draws, slice sampling
-        return
     if np.all(acceptance == 0.0):
         yield Finding(
             "moves of theta",
@@ -106,7 +104,8 @@ def _moves(results: Results) -> Iterator[Finding]:
             "moves of theta",
             ", ".join(names),
             f"{rate:.1%} of theta's proposed moves were accepted: the steps are too small to get anywhere.",
-            "larger steps; epf.random_walk() without a step size scales them to the posterior.",
+            "larger steps; epf.random_walk() without a step size scales them to the posterior. (Of epf.slice_sampler() "
+            "it is as it should be: such a step always goes somewhere.)",
         )
 
 

@@ -287,7 +287,8 @@ def test_boxes_of_an_ordinary_prior_are_not_told_of():
         observation=lambda theta, x, u: dist.Normal(x, 0.8),
     )
     _, y = epf.simulate(jax.random.key(0), model, {"q": 0.4}, 100)
-    results = epf.run(KEY, epf.extended_parameter_filter(model, 500), y, levels=())
+    filter_ = epf.extended_parameter_filter(model, 500, statistic=epf.chebyshev(model))
+    results = epf.run(KEY, filter_, y, levels=())
     assert np.max(results.final.S.fall) > 30  # of the paths, each of which knows more of q than all together
     assert "first boxes" not in str(results.diagnose())
 
