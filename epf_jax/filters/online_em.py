@@ -50,11 +50,9 @@ from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics import (
-    NotConjugateError,
     Statistic,
     chebyshev,
-    conjugate_blocks,
-    has_conjugate_noise,
+    conjugate_blocks_if_fitting,
     taylor,
     why_not_linear_means,
 )
@@ -246,12 +244,8 @@ def _exact_sums(model: StateSpaceModel) -> Statistic | None:
     """A statistic that is exact and adds up over the path, or None."""
     if model.shapes.problem is not None:
         return None
-    if has_conjugate_noise(model):
-        try:
-            return conjugate_blocks(model)
-        except NotConjugateError:
-            pass  # what the error would ask for comes next
-    return None if why_not_linear_means(model) else taylor(model, 1)
+    fitting = conjugate_blocks_if_fitting(model)
+    return fitting if fitting is not None or why_not_linear_means(model) else taylor(model, 1)
 
 
 def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Array) -> tuple[Any, Any]:

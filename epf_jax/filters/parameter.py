@@ -49,7 +49,7 @@ from epf_jax.statistics import (
     chebyshev,
     conjugate,
     conjugate_blocks,
-    has_conjugate_noise,
+    conjugate_blocks_if_fitting,
     linear_means,
     why_not_conjugate,
     why_not_linear_means,
@@ -307,11 +307,9 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     inspectable = model.shapes.problem is None
     if inspectable and not why_not_conjugate(model):
         return conjugate(model)
-    if inspectable and has_conjugate_noise(model):
-        try:
-            return conjugate_blocks(model)
-        except NotConjugateError:
-            pass  # what the error would ask for comes next
+    fitting = conjugate_blocks_if_fitting(model) if inspectable else None
+    if fitting is not None:
+        return fitting
     if inspectable and not why_not_linear_means(model):
         return linear_means(model)
     if model.parameters.dim <= 3:

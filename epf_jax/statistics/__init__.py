@@ -4,8 +4,8 @@ from epf_jax.statistics.assumed_density import assumed_density
 from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
-from epf_jax.statistics.conjugate_blocks import conjugate_blocks
-from epf_jax.statistics.families import NotConjugateError, has_conjugate_noise
+from epf_jax.statistics.conjugate_blocks import conjugate_blocks, conjugate_blocks_if_fitting
+from epf_jax.statistics.families import NotConjugateError
 from epf_jax.statistics.frozen import frozen
 from epf_jax.statistics.linear_means import linear_means, why_not_linear_means
 from epf_jax.statistics.scale_mixture import scale_mixture
@@ -19,9 +19,9 @@ __all__ = [
     "chebyshev",
     "conjugate",
     "conjugate_blocks",
+    "conjugate_blocks_if_fitting",
     "from_log_target",
     "frozen",
-    "has_conjugate_noise",
     "linear_means",
     "scale_mixture",
     "separable",

@@ -17,7 +17,7 @@ With one block (a variance alone, a transition matrix alone) the draw is exact a
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ from epf_jax.statistics.families import (
     Leaf,
     NotConjugateError,
     draw_coefficients,
+    has_conjugate_noise,
     is_bounded,
     prior_leaves,
 )
@@ -86,6 +87,16 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
         raise NotConjugateError(
             f"conjugate_blocks: {error} Use epf.chebyshev(model), epf.assumed_density(model) or epf.taylor(model, ...)."
         ) from error
+
+
+def conjugate_blocks_if_fitting(model: StateSpaceModel) -> Statistic | None:
+    """The statistic, where the prior has more in it than coefficients and the model fits; or None."""
+    if not has_conjugate_noise(model):
+        return None
+    try:
+        return conjugate_blocks(model)
+    except NotConjugateError:
+        return None
 
 
 def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
@@ -233,6 +244,7 @@ def _evaluated(function: Callable, *arguments: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shape), values)
 
 
+@lru_cache(maxsize=16)
 def _likely_thetas(model: StateSpaceModel) -> list[Any]:
     """A few thetas within two prior standard deviations of the centre, in unconstrained coordinates, leaf by leaf."""
     coordinates = model.parameters
