@@ -8,7 +8,7 @@ from conformance import RESAMPLERS
 
 import epf_jax as epf
 from epf_jax.quantiles import by_counting, by_halving, quantiles
-from epf_jax.resampling import _inverse_cdf, check_resampler, select
+from epf_jax.resampling import _inverse_cdf, check_resampler, running_sum, select
 from epf_jax.weights import ess, mean_and_sd, population, reweight, uniform_log_weights
 
 W = np.array([0.02, 0.31, 0.0, 0.13, 0.07, 0.0, 0.26, 0.21])
@@ -210,6 +210,12 @@ def test_particles_of_zero_weight_are_never_chosen(name):
     assert ancestors.max() < n
     for i, pattern in enumerate(patterns):
         assert np.all(pattern[ancestors[:, i]] > 0)
+
+
+@pytest.mark.parametrize("num", [1, 7, 8, 9, 20])
+def test_a_running_sum_is_that_of_numpy_whatever_its_length(num):
+    x = np.arange(1, num + 1, dtype=np.int32)
+    np.testing.assert_array_equal(running_sum(jnp.asarray(x)), np.cumsum(x))
 
 
 def test_positions_on_the_very_edges_of_the_cumulative_weights_find_particles_of_positive_weight():
