@@ -8,9 +8,10 @@ import pytest
 from pages import ROOT, run_page
 
 README = (ROOT / "README.md").read_text()
+SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slow", SLOW)
 def test_every_code_block_runs_in_order(slow, capsys):
     namespace, num_blocks = run_page("README.md", slow=slow)
     assert num_blocks >= 3
@@ -19,9 +20,10 @@ def test_every_code_block_runs_in_order(slow, capsys):
     assert namespace["results"].theta.quantiles["theta"].shape == (1000, 5)
 
 
+@pytest.mark.parametrize("slow", SLOW)
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
-def test_every_code_block_of_a_page_runs_and_every_error_is_the_one_shown(page, capsys):
-    _, num_blocks = run_page(f"docs/{page}")
+def test_every_code_block_of_a_page_runs_and_every_error_is_the_one_shown(page, slow, capsys):
+    _, num_blocks = run_page(f"docs/{page}", slow=slow)
     assert num_blocks >= 1
 
 

@@ -126,12 +126,55 @@ def joint_noise():
     )
 
 
-@pytest.mark.parametrize("build", [autoregression, joint_noise])
+def volatility():
+    """Stochastic volatility under priors with no conjugate form, started from where it would be at rest."""
+    return epf.StateSpaceModel(
+        prior={"mu": dist.Normal(-1.0, 1.0), "phi": dist.Uniform(0.0, 1.0), "sigma": dist.HalfNormal(0.5)},
+        initial=lambda theta: dist.Normal(theta["mu"], theta["sigma"] / jnp.sqrt(1 - theta["phi"] ** 2)),
+        transition=lambda theta, x, u: dist.Normal(theta["mu"] + theta["phi"] * (x - theta["mu"]), theta["sigma"]),
+        observation=lambda theta, x, u: dist.Normal(0.0, jnp.exp(x / 2)),
+    )
+
+
+def reverting_speed():
+    """A speed and its mean, a state that remembers the one before, seen by two instruments with a gain and an offset."""
+
+    def transition(theta, x, u):
+        speed = jnp.exp(-theta["kappa"])
+        level = theta["level"] + speed * (x[0] - theta["level"]) + 0.1 * speed**2 * x[1]
+        return dist.Normal(jnp.stack([level, x[0]]), jnp.stack([theta["q"], 0.0])).to_event(1)
+
+    return epf.StateSpaceModel(
+        prior={
+            "kappa": dist.LogNormal(-1.0, 0.5),
+            "level": dist.Normal(0.0, 1.0),
+            "q": dist.HalfNormal(1.0),
+            "gain": dist.Normal(1.0, 0.5).expand([2]).to_event(1),
+        },
+        initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        transition=transition,
+        observation=lambda theta, x, u: dist.Normal(theta["gain"] * (x[0] - theta["level"]), 0.5).to_event(1),
+    )
+
+
+def joint_noise_and_products():
+    """Shocks with a correlation, and means in which coefficients of the state are products."""
+    model = joint_noise()
+
+    def transition(theta, x, u):
+        mean = theta["A"] @ theta["A"] @ x + theta["w"]
+        return dist.MultivariateNormal(mean, scale_tril=model.transition(theta, x, u).scale_tril)
+
+    return dataclasses.replace(model, transition=transition)
+
+
+@pytest.mark.parametrize("build", [autoregression, joint_noise, volatility, reverting_speed, joint_noise_and_products])
 def test_factors_of_linear_means_say_what_the_path_does(x64, build):
     model = build()
     thetas = model.parameters.sample(KEY, 4)
     x, y = epf.simulate(KEY, model, jax.tree.map(lambda leaf: leaf[0], thetas), 30)
     y = y.at[4].set(jnp.nan)
+    y = y.at[7, 0].set(jnp.nan) if y.ndim == 2 else y
     statistic = epf.linear_means(model)
     S, reference = absorb(statistic, x, y), model.parameters.to_theta(model.parameters.centre)
     found, expected = jax.jit(
@@ -141,13 +184,21 @@ def test_factors_of_linear_means_say_what_the_path_does(x64, build):
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("num_steps", [3, pytest.param(40, marks=pytest.mark.slow)])
-def test_gaussian_proposals_leave_the_density_of_linear_means_as_it_is(num_steps):
+@pytest.mark.parametrize(
+    ("model", "truth", "num_steps"),
+    [
+        (autoregression(), {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.7}, 3),
+        pytest.param(autoregression(), {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.7}, 40, marks=pytest.mark.slow),
+        (volatility(), {"mu": -0.5, "phi": 0.9, "sigma": 0.3}, 40),
+    ],
+    ids=["ar-3", "ar-40", "volatility-40"],
+)
+def test_gaussian_proposals_leave_the_density_of_linear_means_as_it_is(model, truth, num_steps):
     # 300 chains from the prior by the proposals, then from where these are by a walk, which would go elsewhere if that
     # were wrong. 60 of 100 turns count, each worth a third or more of a draw: means are known to 1 / sqrt(300 * 20) sd
     # = 0.013 each.
-    model, num_chains = autoregression(), 300
-    x, y = epf.simulate(KEY, model, {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.7}, num_steps)
+    num_chains = 300
+    x, y = epf.simulate(KEY, model, truth, num_steps)
     statistic = epf.linear_means(model)
     S = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_chains, *leaf.shape)), absorb(statistic, x, y))
     to_vector = jax.vmap(model.parameters.to_vector)
@@ -271,9 +322,16 @@ def test_theta_is_not_rounded_onto_its_bound():
 
 
 def test_linear_means_say_what_they_are_not_for():
-    model = autoregression(lambda theta, x: theta["c"] * theta["phi"] * x)
-    with pytest.raises(ValueError, match=r"^linear_means: the mean of the transition is not linear in theta"):
+    model = autoregression(lambda theta, x: theta["c"] * jnp.sin(theta["phi"] * x))
+    nor = r"^linear_means: the mean of the transition is not linear in theta, nor in the state and the inputs"
+    with pytest.raises(ValueError, match=nor):
         epf.linear_means(model)
+    with_time = dataclasses.replace(
+        autoregression(), transition=lambda theta, x, u: dist.Normal(theta["c"] * theta["phi"] * u, theta["q"])
+    )
+    with pytest.raises(ValueError, match=nor):  # of whole numbers, the time index, nothing is known to be linear
+        epf.linear_means(with_time)
+    epf.linear_means(dataclasses.replace(with_time, example_input=0.0))
     counts = dataclasses.replace(model, observation=lambda theta, x, u: dist.Poisson(jnp.exp(theta["r"] + x)))
     with pytest.raises(ValueError, match=r"^linear_means: .*not Gaussian"):
         epf.linear_means(dataclasses.replace(counts, transition=autoregression().transition))
@@ -289,7 +347,9 @@ def test_four_parameters_get_an_exact_statistic_where_there_is_one_and_an_assume
         return repr(epf.extended_parameter_filter(model, 10))
 
     assert "linear_means" in chosen(autoregression())
-    assert "assumed_density" in chosen(autoregression(lambda theta, x: theta["c"] * theta["phi"] * x))
+    assert "linear_means" in chosen(autoregression(lambda theta, x: theta["c"] * theta["phi"] * x))
+    assert "linear_means" in chosen(volatility())
+    assert "assumed_density" in chosen(autoregression(lambda theta, x: theta["c"] * jnp.sin(theta["phi"] * x)))
     counts = autoregression()
     counts = dataclasses.replace(counts, observation=lambda theta, x, u: dist.Poisson(jnp.exp(theta["r"] + x)))
     assert "assumed_density" in chosen(counts)

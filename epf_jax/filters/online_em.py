@@ -245,7 +245,7 @@ def _exact_sums(model: StateSpaceModel) -> Statistic | None:
     if model.shapes.problem is not None:
         return None
     fitting = conjugate_blocks_if_fitting(model)
-    return fitting if fitting is not None or why_not_linear_means(model) else taylor(model, 1)
+    return fitting if fitting is not None or why_not_linear_means(model, in_theta=True) else taylor(model, 1)
 
 
 def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Array) -> tuple[Any, Any]:

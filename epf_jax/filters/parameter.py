@@ -90,8 +90,9 @@ def extended_parameter_filter(
       `conjugate_blocks`, exact, where variances, covariances, rates or probabilities have a conjugate prior and
       everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
       there to check this on);
-      `linear_means`, exact, where all that theta enters is Gaussian with a mean linear in theta and noise that is known
-      or of theta alone, whatever the prior; `chebyshev` for one to three parameters; `assumed_density` for more.
+      `linear_means`, exact, where all that theta enters is Gaussian with noise that is known or of theta alone, and a
+      mean linear in theta, or linear in the state and the inputs (noise of theta alone), whatever the prior;
+      `chebyshev` for one to three parameters; `assumed_density` for more.
     - sampler: that of the statistic. With neither given, the exact draws of `conjugate`, `conjugate_blocks` and
       `assumed_density`, the Gaussian proposals of `linear_means`; one population-scaled random-walk step for one
       parameter, four for more, whose chains mix more slowly.

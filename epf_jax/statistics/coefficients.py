@@ -26,70 +26,49 @@ from epf_jax.statistics.base import Statistic
 from epf_jax.triangular import Factor, add_rows, diagonal, empty, last_column, solve, times
 from epf_jax.weights import Population
 
-_LEAST_PAIRS = 2  # of steps, a proposal of the coefficients and a walk, an observation, where anything else is walked
+_LEAST_TURNS = 2  # proposals of all coefficients and a walk, at an observation, where anything else is walked
 
 
 def with_gaussian_proposals(
-    statistic: Statistic, model: StateSpaceModel, coefficients: Int[np.ndarray, " A"], rows: Callable
+    statistic: Statistic, model: StateSpaceModel, blocks: Sequence[Int[np.ndarray, " A"]], rows: Callable
 ) -> Statistic:
     """The statistic, its theta drawn with proposals of the coefficients.
 
     Args:
         statistic: what theta's density is read from.
         model: the model.
-        coefficients: which of theta's numbers in a row these are; each has a coordinate of its own.
-        rows: `rows(S, t)`, those of the coefficients' regression given all other of theta's numbers t, with unit noise,
+        blocks: which of theta's numbers in a row are coefficients, each with a coordinate of its own: in blocks, which
+            are proposed one after the other.
+        rows: `rows(S, t, block)`, those of a block's regression given all other of theta's numbers t, with unit noise,
             for what the coefficients are more than at the prior's centre.
     """
     coordinates = model.parameters
-    own = coordinates.own[coefficients]
-    others = np.setdiff1d(np.arange(coordinates.dim), own)
-    numbers = numbers_in_a_row(coordinates)
-    centre, place = numbers.c, numbers.at
-    prior = _prior_factor(coordinates, coefficients, numbers)
-
-    def given_the_rest(S, z):
-        return add_rows(prior, rows(S, place(z)))
-
-    def log_proposal(R, z, noise=None):
-        """Log-density, per unit of z, of proposing the coefficients that are at z, by this noise if it is known."""
-        units = jnp.asarray(np.isin(np.arange(coordinates.dim), own), z.dtype)
-        t, lengths = jax.jvp(place, (z,), (units,))
-        logs = sum(jnp.log(a * jnp.abs(lengths[i])) for a, i in zip(diagonal(R), coefficients, strict=True))
-        # The noise itself: where R is huge, what rounding leaves of it would be taken for a density next to zero.
-        noise = times(R, [*(centre[i] - t[i] for i in coefficients), jnp.ones(())]) if noise is None else noise[own]
-        return logs - 0.5 * sum(a**2 for a in noise)
-
-    def propose(S, z, noise, steps):
-        """Another z, its others walked and its coefficients drawn given these, and the factor they are drawn by."""
-        z = put(z, others, list(z[others] + steps @ noise[others]))
-        R = given_the_rest(S, z)
-        drawn = solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)])
-        t = put(place(z), coefficients, [centre[i] + a for i, a in zip(coefficients, drawn, strict=True)])
-        return put(z, own, list(coordinates.to_vector(numbers.theta(t))[own])), R
+    others = np.setdiff1d(np.arange(coordinates.dim), coordinates.own[np.concatenate(blocks)])
+    first, *further = blocks
+    steps_of_blocks = [
+        _proposing(coordinates, first, others, rows),
+        *(_proposing(coordinates, block, others[:0], rows) for block in further),
+    ]
 
     def metropolis(S, steps, current, random):
-        """A step that proposes coefficients, and one that walks all of theta."""
+        """A step for each block, that proposes its coefficients, and one that walks all of theta."""
         log_density, (noise, uniforms) = statistic.log_target(S), random
+        accepts: list[Any] = []
+        num_bad = jnp.zeros((), int)
+        for k, step in enumerate(steps_of_blocks):
+            current, accept, bad = step(log_density, S, steps[0], current, noise[k], uniforms[k])
+            accepts, num_bad = [*accepts, accept], num_bad + bad
         z, log_p = current
-        z_new, R = propose(S, z, noise[0], steps[0])
-        inside = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
-        z_new = jnp.where(inside, z_new, z)
-        by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise[0])
-        possible = inside & jnp.isfinite(by_new)  # at a bound rounding leaves a proposal no density to divide by
-        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
-        accept, bad = accepted(uniforms[0], log_p - by_old, log_p_new - jnp.where(possible, by_new, 0.0))
-        z, log_p = jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), (z, log_p))
-        z_new = z + steps[1] @ noise[1]
+        z_new = z + steps[1] @ noise[-1]
         log_p_new = log_density(z_new)
-        walked, bad_walk = accepted(uniforms[1], log_p, log_p_new)
+        walked, bad = accepted(uniforms[-1], log_p, log_p_new)
         chosen = jax.tree.map(partial(jnp.where, walked), (z_new, log_p_new), (z, log_p))
-        return chosen, (jnp.stack([accept, walked]), bad.astype(int) + bad_walk)
+        return chosen, (jnp.stack([*accepts, walked]), num_bad + bad)
 
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
-        num_pairs = max(_LEAST_PAIRS, (len(others) + 1) // 2) if len(others) else 1
-        shape = (*shape, num_pairs, 2)
+        num_turns = max(_LEAST_TURNS, (len(others) + 1) // 2) if len(others) else 1
+        shape = (*shape, num_turns, len(blocks) + 1)
         return normal(key_move, (*shape, coordinates.dim), dtype), jax.random.uniform(key_accept, shape, dtype)
 
     def move(randoms, S, theta, steps):
@@ -103,13 +82,60 @@ def with_gaussian_proposals(
 
     def sample(key, S, theta, population=None):
         population = prior_population(coordinates) if population is None else population
-        return move(draw(key, (), centre.dtype), S, theta, _steps(population, others))
+        return move(draw(key, (), coordinates.centre.dtype), S, theta, _steps(population, others))
 
     def sample_all(key, S, theta, population):
-        steps, randoms = _steps(population, others), draw(key, jax.tree.leaves(theta)[0].shape[:1], centre.dtype)
+        num = jax.tree.leaves(theta)[0].shape[:1]
+        steps, randoms = _steps(population, others), draw(key, num, coordinates.centre.dtype)
         return jax.vmap(lambda randoms, S, theta: move(randoms, S, theta, steps))(randoms, S, theta)
 
     return statistic._replace(sample=sample, sample_all=sample_all, drawn_by="Gaussian proposals and random_walk")
+
+
+def _proposing(
+    coordinates: Parameters, coefficients: Int[np.ndarray, " A"], others: Int[np.ndarray, " B"], rows: Callable
+) -> Callable:
+    """A Metropolis-Hastings step that walks some coordinates and draws these coefficients given them and all else.
+
+    It is `step(log_density, S, steps, current, noise, uniform)`, of z and its log-density.
+    """
+    own, numbers = coordinates.own[coefficients], numbers_in_a_row(coordinates)
+    centre, place = numbers.c, numbers.at
+    prior = _prior_factor(coordinates, coefficients, numbers)
+
+    def given_the_rest(S, z):
+        return add_rows(prior, rows(S, place(z), coefficients))
+
+    def log_proposal(R, z, noise=None):
+        """Log-density, per unit of z, of proposing the coefficients that are at z, by this noise if it is known."""
+        units = jnp.asarray(np.isin(np.arange(coordinates.dim), own), z.dtype)
+        t, lengths = jax.jvp(place, (z,), (units,))
+        logs = sum(jnp.log(a * jnp.abs(lengths[i])) for a, i in zip(diagonal(R), coefficients, strict=True))
+        # The noise itself: where R is huge, what rounding leaves of it would be taken for a density next to zero.
+        noise = times(R, [*(centre[i] - t[i] for i in coefficients), jnp.ones(())]) if noise is None else noise[own]
+        return logs - 0.5 * sum(a**2 for a in noise)
+
+    def propose(S, z, noise, steps):
+        """Another z, its others walked and its coefficients drawn given these, and the factor they are drawn by."""
+        if len(others):
+            z = put(z, others, list(z[others] + steps @ noise[others]))
+        R = given_the_rest(S, z)
+        drawn = solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)])
+        t = put(place(z), coefficients, [centre[i] + a for i, a in zip(coefficients, drawn, strict=True)])
+        return put(z, own, list(coordinates.to_vector(numbers.theta(t))[own])), R
+
+    def step(log_density, S, steps, current, noise, uniform):
+        z, log_p = current
+        z_new, R = propose(S, z, noise, steps)
+        inside = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
+        z_new = jnp.where(inside, z_new, z)
+        by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise)
+        possible = inside & jnp.isfinite(by_new)  # at a bound rounding leaves a proposal no density to divide by
+        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
+        accept, bad = accepted(uniform, log_p - by_old, log_p_new - jnp.where(possible, by_new, 0.0))
+        return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), (z, log_p)), accept, bad.astype(int)
+
+    return step
 
 
 def _steps(population: Population, others: Int[np.ndarray, " B"]) -> tuple[Array, Array]:

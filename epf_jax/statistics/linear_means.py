@@ -1,11 +1,13 @@
-r"""Exact statistics where theta enters Gaussian means linearly, under any prior; it may be all that scales their noise.
+r"""Exact statistics of Gaussian terms with linear means, under any prior; theta may be all that scales their noise.
 
 A term :math:`v_t \sim N(H_t \theta + h_t,\; L(\theta) L(\theta)^T)` (a transition, an observation, or both) has the
 log-density of a regression, whose sufficient statistic is that of least squares: the triangular factor R of all rows
 :math:`(H_t, v_t - h_t)` so far, and their number. A new row is rotated into R; no squares are summed, which in float32
-would lose their digits where data lie far from what the prior expects.
+would lose their digits where data lie far from what the prior expects. Means that are not linear in theta, but in the
+state and the inputs, have these as features instead of H_t (`means`).
 
-Given the noise, the coefficients have a Gaussian likelihood, from which they are proposed (`coefficients`).
+Given the noise, coefficients in which the means are linear have a Gaussian likelihood, from which they are proposed
+(`coefficients`).
 """
 
 from collections.abc import Callable
@@ -17,16 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.dependence import depends_on, is_affine
+from epf_jax.dependence import is_affine
 from epf_jax.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
 from epf_jax.in_a_row import Numbers, numbers_in_a_row
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated
 from epf_jax.samplers import default_walk
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.statistics.coefficients import of_coefficients, put, with_gaussian_proposals
+from epf_jax.statistics.coefficients import with_gaussian_proposals
+from epf_jax.statistics.means import Means, entering, linear_in_state, linear_in_theta
 from epf_jax.terms import (
     GaussianTerm,
+    Term,
     gaussian_term,
     noise_is_of_theta_alone,
     path_terms,
@@ -57,32 +61,34 @@ class _Piece(NamedTuple):
     """One term's share of the statistic; t are theta's numbers in a row.
 
     Attributes:
-        columns: which numbers the term's mean depends on: R has these columns, for what the numbers are more than at
-            the prior's centre, and a last one.
+        gaussian: the term.
+        means: how its means are linear.
         noise: which numbers its noise depends on.
         zero: the sums of nothing.
         add: `add(S, x_prev, x, y, u)`.
         log_likelihood: `log_likelihood(S, t)`.
-        rows: `rows(S, t)`, R's rows divided by the noise at t: those of a regression with unit noise, as lists of
-            numbers.
+        rows: `rows(S, t, drawn)`, those of the regression of the drawn numbers given all others at t, with unit noise,
+            as lists of numbers.
     """
 
-    columns: Int[np.ndarray, " k"]
+    gaussian: GaussianTerm
+    means: Means
     noise: Int[np.ndarray, " n"]
     zero: Sums
     add: Callable[..., Sums]
     log_likelihood: Callable[[Sums, Array], Float[Array, ""]]
-    rows: Callable[[Sums, Array], list[list[Any]]]
+    rows: Callable[[Sums, Array, Array], list[list[Any]]]
 
 
 def linear_means(model: StateSpaceModel) -> Statistic:
-    """The exact statistic of a model whose Gaussian means are linear in theta, under any prior.
+    """The exact statistic of a model whose Gaussian means are linear, under any prior.
 
-    theta may enter the transition, the observation (of which missing components are skipped) or the initial state, and
-    their noise, too, but not together with x, y or u, nor the joint noise of several observations, some of which may be
-    missing; x, y and u may enter in any way otherwise. With a Gaussian prior and known noise `conjugate` is the same
-    with exact draws, and so is `conjugate_blocks` with conjugate priors of variances. The draws here are a few
-    Metropolis-Hastings steps (`coefficients`; of noise alone, a random walk).
+    Linear in theta, while x and u may enter in any way; or linear in the state and in inputs that are real numbers,
+    while theta may enter in any way, as in mu + phi (x - mu) and exp(-kappa) x. theta may enter the transition, the
+    observation (of which missing components are skipped) or the initial state, and their noise, too, but not together
+    with x, y or u, nor the joint noise of several observations, some of which may be missing. With a Gaussian prior and
+    known noise `conjugate` is the same with exact draws, and so is `conjugate_blocks` with conjugate priors of
+    variances. The draws here are a few Metropolis-Hastings steps (`coefficients`; of noise alone, a random walk).
     """
     problem = why_not_linear_means(model)
     if problem:
@@ -108,86 +114,90 @@ def linear_means(model: StateSpaceModel) -> Statistic:
         return log_density
 
     statistic = from_log_target(model, init, update, log_target, default_walk(coordinates.dim), "linear_means")
-    drawn = _coefficients(coordinates, pieces)
-    if len(drawn) == 0:
+    blocks = _coefficients(coordinates, numbers, pieces, terms.example)
+    if not blocks:
         return statistic
 
-    def rows(S, t):
-        """The coefficients' regression given all other numbers of theta: rows with unit noise."""
-        return [
-            of_coefficients(row, p.columns, drawn, t - numbers.c)
-            for p, s in zip(pieces, S, strict=True)
-            for row in p.rows(s, t)
-        ]
+    def rows(S, t, drawn):
+        """The drawn coefficients' regression given all other numbers of theta: rows with unit noise.
 
-    return with_gaussian_proposals(statistic, model, drawn, rows)
+        Of terms whose noise they scale as well (the start of a stationary autoregression) there are none: what is
+        proposed may know a little less than what decides about it.
+        """
+        by_others = [not np.isin(drawn, p.noise).any() for p in pieces]
+        return [row for p, s, use in zip(pieces, S, by_others, strict=True) if use for row in p.rows(s, t, drawn)]
+
+    return with_gaussian_proposals(statistic, model, blocks, rows)
 
 
 @lru_cache(maxsize=256)
-def why_not_linear_means(model: StateSpaceModel) -> str:
-    """What keeps a model from this statistic, in a sentence; empty when nothing does."""
+def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> str:
+    """What keeps a model from this statistic, in a sentence; empty when nothing does.
+
+    Args:
+        model: the model.
+        in_theta: whether the means must be linear in theta itself.
+    """
     check_model_learns(model, "linear_means")
     require_inspectable(model, "linear_means")
     terms, numbers = path_terms(model, natural=True), numbers_in_a_row(model.parameters)
-    leaves, (x_prev, x, _, u) = jax.eval_shape(numbers.leaves, numbers.c), terms.example
+    leaves = jax.eval_shape(numbers.leaves, numbers.c)
     for term in (*terms.initial, *terms.steps):
         gaussian = gaussian_term(term, leaves, terms.example)
         if gaussian is None:
             return f"theta enters the {term.name}, which is not Gaussian."
-        if not (gaussian.known_noise or noise_is_of_theta_alone(gaussian, leaves, terms.example)):
+        of_theta_alone = noise_is_of_theta_alone(gaussian, leaves, terms.example)
+        if not (gaussian.known_noise or of_theta_alone):
             joint = "" if gaussian.diagonal else ", or is joint, though some of its components may be missing"
             return f"the noise of the {term.name} depends on theta together with the state or the inputs{joint}."
-        if not is_affine(lambda v, *given, g=gaussian: g.mean(numbers.leaves(v), *given), numbers.c, x_prev, x, u):
-            return f"the mean of the {term.name} is not linear in theta."
-        num_columns = len(_entering(gaussian.mean, numbers, terms.example)) + 1
-        num_columns *= 1 if gaussian.known_noise or gaussian.diagonal else gaussian.dim
+        means = _means(gaussian, numbers, terms.example)
+        if means is None or (in_theta and not means.in_theta):
+            nor = "" if in_theta else ", nor in the state and the inputs, with noise of theta alone"
+            return f"the mean of the {term.name} is not linear in theta{nor}."
+        num_columns = means.num_features + 1
+        num_columns *= gaussian.dim if _is_joint(gaussian, means) else 1
         if num_columns > _MOST_COLUMNS:
             return f"the {term.name} asks for a factor of {num_columns} columns, and {_MOST_COLUMNS} are the most."
     return ""
 
 
-def _entering(function: Callable, numbers: Numbers, example: tuple) -> Int[np.ndarray, " k"]:
-    """The numbers of those leaves of theta that a function of the leaves depends on."""
-    (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
-
-    def with_leaf(leaf, i):
-        return function([*leaves[:i], leaf, *leaves[i + 1 :]], x_prev, x, u)
-
-    found = [i for i, leaf in enumerate(leaves) if depends_on(partial(with_leaf, i=i), leaf)]
-    return np.concatenate([np.zeros(0, int), *(numbers.places[i] for i in found)])
+def _means(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> Means | None:
+    """How the term's means are linear, or None."""
+    means = linear_in_theta(gaussian, numbers, example)
+    leaves = jax.eval_shape(numbers.leaves, numbers.c)
+    if means is None and noise_is_of_theta_alone(gaussian, leaves, example):
+        return linear_in_state(gaussian, numbers, example)
+    return means
 
 
-def _piece(model: StateSpaceModel, term, numbers: Numbers) -> _Piece:
+def _is_joint(gaussian: GaussianTerm, means: Means) -> bool:
+    """Whether the components' rows stand side by side in one factor, to be divided by their joint noise later."""
+    return not gaussian.diagonal and not (gaussian.known_noise and means.in_theta)
+
+
+def _piece(model: StateSpaceModel, term: Term, numbers: Numbers) -> _Piece:
     example = path_terms(model, natural=True).example
     (x_example, _, _, u_example), leaves = example, numbers.leaves(numbers.c)
     gaussian = gaussian_term(term, leaves, example)
     assert gaussian is not None
-    columns = _entering(gaussian.mean, numbers, example)
-    d, m = gaussian.dim, len(columns) + 1
-    joint = not (gaussian.known_noise or gaussian.diagonal)
-    fixed = np.zeros(d, bool) if gaussian.known_noise else _always_fixed(model, numbers, gaussian, example)
+    means = _means(gaussian, numbers, example)
+    assert means is not None
+    d, m = gaussian.dim, means.num_features + 1
+    joint, whitened = _is_joint(gaussian, means), gaussian.known_noise and means.in_theta
+    fixed = np.zeros(d, bool) if whitened else _always_fixed(model, numbers, gaussian, example)
 
-    def regression(x_prev, x, y, u):
-        """Value, offset and slopes of one step."""
+    def rows_of(value, features, offset):
+        return jnp.concatenate([features, (value - offset)[:, None]], axis=1)
 
-        def mean(v):
-            return gaussian.mean(numbers.leaves(put(numbers.c, columns, list(numbers.c[columns] + v))), x_prev, x, u)
-
-        nothing = jnp.zeros(m - 1)
-        return jnp.ravel(term.value(x, y)), mean(nothing), jax.jacfwd(mean)(nothing)
-
-    def rows_of(value, offset, slopes):
-        return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1)
-
-    def add_known(S, x_prev, x, y, u):
-        value, *mean = regression(x_prev, x, y, u)
-        *parts, scale = whiten(gaussian, value, gaussian.scale_tril(leaves, x_prev, x, u), *mean)
+    def add_whitened(S, x_prev, x, y, u):
+        scale = gaussian.scale_tril(leaves, x_prev, x, u)
+        *parts, scale = whiten(gaussian, term.value(x, y), scale, *means.features(x_prev, x, u))
         return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, rows_of(*parts))))),), S.counts)
 
     def add(S, x_prev, x, y, u):
-        value, *mean = regression(x_prev, x, y, u)
+        value = jnp.ravel(term.value(x, y))
         silent = fixed | jnp.isnan(value) if term.name == "observation" else jnp.asarray(fixed)
-        parts = mask_missing(jnp.where(silent, jnp.nan, 0.0), value, *mean)[1:]
+        parts = mask_missing(jnp.where(silent, jnp.nan, 0.0), value, *means.features(x_prev, x, u))[1:]
         each = rows_of(*parts).reshape(len(S.R), -1)
         return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + ~silent)
 
@@ -199,36 +209,39 @@ def _piece(model: StateSpaceModel, term, numbers: Numbers) -> _Piece:
             return scale + jnp.diag(jnp.where(fixed, 1.0, 0.0))
         return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale)  # what is fixed has counts and rows of zero
 
-    def rows(S, t):
+    def rows(S, t, drawn):
         # The last row of a factor is what no coefficient explains.
-        if gaussian.known_noise:
-            return list_of_rows(S.R[0])[:-1]
+        of_row = means.of_drawn(t, drawn)
+        if whitened:
+            return [of_row(row, 0) for row in list_of_rows(S.R[0])[:-1]]
         scale = noise(t)
-        if gaussian.diagonal:
-            return [[a / scale[i, i] for a in row] for i, R in enumerate(S.R) for row in list_of_rows(R)[:-1]]
-        return [list(row) for side_by_side in dense(S.R[0]) for row in solve_lower(scale, side_by_side.reshape(d, m))]
+        if not joint:
+            each = [(i, row) for i, R in enumerate(S.R) for row in list_of_rows(R)[:-1]]
+            return [[a / scale[i, i] for a in of_row(row, i)] for i, row in each]
+        parts = [[of_row(list(row), i) for i, row in enumerate(r.reshape(d, m))] for r in dense(S.R[0])]
+        return [list(row) for part in parts for row in solve_lower(scale, jnp.stack(list(map(jnp.stack, part))))]
 
     def log_likelihood(S, t):
-        by = [*(numbers.c[i] - t[i] for i in columns), jnp.ones(())]
-        if gaussian.known_noise:
-            return -0.5 * sum((number**2 for number in times(S.R[0], by)[:-1]), jnp.zeros(()))
+        by = means.times(t)
+        if whitened:
+            return -0.5 * sum((number**2 for number in times(S.R[0], by[0])[:-1]), jnp.zeros(()))
         scale = noise(t)
         possible = jnp.all(jnp.isfinite(scale)) & jnp.all(jnp.diag(scale) > 0)  # a scale may be too small a number
         scale = jnp.where(possible, scale, jnp.eye(d))
         if joint:
-            residuals = jax.vmap(partial(solve_lower, scale))(dense(S.R[0]).reshape(-1, d, m) @ jnp.stack(by))
-            squares = jnp.sum(residuals**2)
+            left = jnp.sum(dense(S.R[0]).reshape(-1, d, m) * jnp.stack([jnp.stack(row) for row in by]), axis=-1)
+            squares = jnp.sum(jax.vmap(partial(solve_lower, scale))(left) ** 2)
         else:
-            white = [a / scale[i, i] for i, R in enumerate(S.R) for a in times(R, by)]
+            white = [a / scale[i, i] for i, R in enumerate(S.R) for a in times(R, by[i])]
             squares = jnp.sum(jnp.stack(white) ** 2)
         log_p = -0.5 * squares - jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
         return jnp.where(possible, log_p, -jnp.inf)
 
     size = d * m if joint else m
-    num_factors = 1 if gaussian.known_noise or joint else d
-    zero = Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(0 if gaussian.known_noise else d))
-    of_noise = _entering(gaussian.scale_tril, numbers, example)
-    return _Piece(columns, of_noise, zero, add_known if gaussian.known_noise else add, log_likelihood, rows)
+    num_factors = 1 if whitened or joint else d
+    zero = Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(0 if whitened else d))
+    of_noise = entering(gaussian.scale_tril, numbers, example)
+    return _Piece(gaussian, means, of_noise, zero, add_whitened if whitened else add, log_likelihood, rows)
 
 
 def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
@@ -245,7 +258,32 @@ def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTe
     return (jnp if isinstance(fixed, jax.core.Tracer) else np).all(fixed, axis=0)
 
 
-def _coefficients(coordinates: Parameters, pieces: tuple[_Piece, ...]) -> Int[np.ndarray, " A"]:
-    """Which numbers are coefficients of means and of nothing else, each with a coordinate of its own."""
-    linear, noisy = ([i for p in pieces for i in part(p)] for part in (lambda p: p.columns, lambda p: p.noise))
-    return np.array([i for i in np.setdiff1d(linear, noisy) if coordinates.own[i] >= 0], int)
+def _coefficients(
+    coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], example: tuple
+) -> list[Int[np.ndarray, " A"]]:
+    """Which numbers are coefficients of means, and not of the same terms' noise, each with a coordinate of its own.
+
+    In blocks of theta's leaves, in each of which all means are linear given the others.
+    """
+    (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
+
+    def are_linear(block):
+        def means(own, all_leaves):
+            given = [own[block.index(i)] if i in block else leaf for i, leaf in enumerate(all_leaves)]
+            return jnp.concatenate([p.gaussian.mean(given, x_prev, x, u) for p in pieces])
+
+        return is_affine(means, [leaves[i] for i in block], leaves)
+
+    of_means = {i for p in pieces for i in np.setdiff1d(p.means.entering, p.noise)}
+    coefficients = [i for i in sorted(of_means) if coordinates.own[i] >= 0]
+    if all(p.means.in_theta for p in pieces):
+        return [np.array(coefficients)] if coefficients else []
+    blocks: list[list[int]] = []
+    for i in range(len(leaves)):
+        if np.isin(numbers.places[i], coefficients).any() and are_linear([i]):
+            block = next((block for block in blocks if are_linear([*block, i])), None)
+            if block is None:
+                blocks.append([i])
+            else:
+                block.append(i)
+    return [np.intersect1d(coefficients, np.concatenate([numbers.places[i] for i in block])) for block in blocks]
