@@ -27,8 +27,9 @@ def vague() -> str:
     filters = list(dict.fromkeys(row["filter"] for row in rows))
     lines = [
         "Vague priors: x_t = a + b x_{t-1} + N(0, s), y_t = x_t + N(0, 0.3), a ~ N(0, w), b ~ U(-1, 1), log s ~ "
-        f"N(0, 1), nothing tuned; the default statistic is `linear_means`, and `chebyshev` what another model would "
-        f"get ({size['series']} data sets of {size['steps']} observations, exact posteriors by the Kalman filter on a "
+        "N(0, 1), or with the mean m that it reverts to, a = m (1 - b), m ~ N(0, w), nothing tuned; the default "
+        "statistic is `linear_means`, and `chebyshev` what another model would get "
+        f"({size['series']} data sets of {size['steps']} observations, exact posteriors by the Kalman filter on a "
         f"grid; {here['processor']}{_elsewhere(size)}; `python -m benchmarks.accuracy.vague`, "
         "[accuracy_vague.json](benchmarks/results/accuracy_vague.json)). z rms / z max / sdr of every unknown "
         "parameter:",
@@ -36,8 +37,8 @@ def vague() -> str:
         "| unknown | w | " + " | ".join(filters) + " |",
         "|---|---|" + "---|" * len(filters),
     ]
-    for unknown, width in dict.fromkeys((row["unknown"], row["prior sd of a"]) for row in rows):
-        case = [row for row in rows if (row["unknown"], row["prior sd of a"]) == (unknown, width)]
+    for unknown, width in dict.fromkeys((row["unknown"], row["prior sd"]) for row in rows):
+        case = [row for row in rows if (row["unknown"], row["prior sd"]) == (unknown, width)]
         lines.append(f"| {unknown} | {width:g} | " + " | ".join(_by_parameter(case, filters)) + " |")
     return "\n".join(lines) + "\n"
 
