@@ -40,7 +40,7 @@ def reads(program: Jaxpr) -> list[bool]:
 
 
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
-    """Whether `function(example, *others)` is affine in its first argument, an array.
+    """Whether `function(example, *others)` is affine in its first argument, of arrays.
 
     Its Jacobian must not depend on the argument, which the traced program shows. Steps (a comparison, `round`, `sign`)
     pass that test with a Jacobian of zero, so none may stand between the argument and the result, and no function with

@@ -40,7 +40,8 @@ print(returns.describe().round(2).to_string())
 # %% [markdown]
 # x_t = a + phi x_{t-1} + N(0, sigma²) is the logarithm of the variance, y_t ~ N(0, exp(x_t)). Written with the intercept a, the
 # mean is linear in (a, phi), and a Taylor statistic of order 1 leaves nothing out: with a, phi and the scale all unknown, ten
-# numbers per particle hold all that its path says. (With mu = a / (1 - phi) as parameter, it would not be linear.)
+# numbers per particle hold all that its path says. (With mu = a / (1 - phi) as parameter, it would not be linear in theta: `linear_means`
+# is exact there, too.)
 
 # %%
 model = epf.StateSpaceModel(

@@ -2,13 +2,15 @@ r"""Draws of theta where some of its numbers are coefficients of a regression wi
 
 Given all else, the coefficients' likelihood is a Gaussian. A Metropolis-Hastings step walks all else, and proposes the
 coefficients anew from that Gaussian times one as wide as their prior: coefficients tied to each other closely (an
-intercept and an autoregression far from zero) ask for it. Where the prior is not like a Gaussian, far out in its tails
-or at a bound, such proposals may not be accepted; so every other step is a random walk of all of theta.
+intercept and an autoregression far from zero) ask for it. Coefficients that are multiplied with each other (a mean and
+the speed of return to it) are proposed in blocks, a step for each given the others. Where the prior is not like a
+Gaussian, far out in its tails or at a bound, such proposals may not be accepted; so a turn ends with a random walk of
+all of theta.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,41 +31,33 @@ from epf_jax.weights import Population
 _LEAST_TURNS = 2  # proposals of all coefficients and a walk, at an observation, where anything else is walked
 
 
-def with_gaussian_proposals(
-    statistic: Statistic, model: StateSpaceModel, blocks: Sequence[Int[np.ndarray, " A"]], rows: Callable
-) -> Statistic:
-    """The statistic, its theta drawn with proposals of the coefficients.
+class Regression(NamedTuple):
+    """Numbers of theta that are coefficients given all others.
 
-    Args:
-        statistic: what theta's density is read from.
-        model: the model.
-        blocks: which of theta's numbers in a row are coefficients, each with a coordinate of its own: in blocks, which
-            are proposed one after the other.
-        rows: `rows(S, t, block)`, those of a block's regression given all other of theta's numbers t, with unit noise,
-            for what the coefficients are more than at the prior's centre.
+    Attributes:
+        coefficients: which of theta's numbers in a row they are; each has a coordinate of its own.
+        rows: `rows(S, t)`, those of their regression given all other of theta's numbers t, with unit noise, for what
+            the coefficients are more than at the prior's centre.
     """
-    coordinates = model.parameters
-    others = np.setdiff1d(np.arange(coordinates.dim), coordinates.own[np.concatenate(blocks)])
-    first, *further = blocks
-    steps_of_blocks = [
-        _proposing(coordinates, first, others, rows),
-        *(_proposing(coordinates, block, others[:0], rows) for block in further),
-    ]
 
-    def metropolis(S, steps, current, random):
+    coefficients: Int[np.ndarray, " A"]
+    rows: Callable[[Any, Array], list[list[Any]]]
+
+
+def with_gaussian_proposals(statistic: Statistic, model: StateSpaceModel, blocks: Sequence[Regression]) -> Statistic:
+    """The statistic, its theta drawn with proposals of the coefficients, of one block after the other."""
+    coordinates = model.parameters
+    drawn = np.concatenate([block.coefficients for block in blocks])
+    others = np.setdiff1d(np.arange(coordinates.dim), coordinates.own[drawn])
+    proposing = [_proposing(coordinates, block, others if i == 0 else others[:0]) for i, block in enumerate(blocks)]
+
+    def turn(S, steps, current, random):
         """A step for each block, that proposes its coefficients, and one that walks all of theta."""
-        log_density, (noise, uniforms) = statistic.log_target(S), random
-        accepts: list[Any] = []
-        num_bad = jnp.zeros((), int)
-        for k, step in enumerate(steps_of_blocks):
-            current, accept, bad = step(log_density, S, steps[0], current, noise[k], uniforms[k])
-            accepts, num_bad = [*accepts, accept], num_bad + bad
-        z, log_p = current
-        z_new = z + steps[1] @ noise[-1]
-        log_p_new = log_density(z_new)
-        walked, bad = accepted(uniforms[-1], log_p, log_p_new)
-        chosen = jax.tree.map(partial(jnp.where, walked), (z_new, log_p_new), (z, log_p))
-        return chosen, (jnp.stack([*accepts, walked]), num_bad + bad)
+        log_density, told = statistic.log_target(S), []
+        for step, noise, uniform in zip([*proposing, _walk], *map(list, random), strict=True):
+            current, accept, bad = step(log_density, S, steps, current, noise, uniform)
+            told.append((accept, bad))
+        return current, jax.tree.map(lambda *each: jnp.stack(each), *told)
 
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
@@ -74,7 +68,7 @@ def with_gaussian_proposals(
     def move(randoms, S, theta, steps):
         z = coordinates.to_vector(theta)
         start = (z, statistic.log_target(S)(z))
-        (z, _), (accepts, bad) = jax.lax.scan(partial(metropolis, S, steps), start, randoms)
+        (z, _), (accepts, bad) = jax.lax.scan(partial(turn, S, steps), start, randoms)
         new = theta_inside(coordinates, z, theta)
         moved = jnp.any(accepts)  # theta that was not is not to be rounded, either
         theta = jax.tree.map(lambda new, old: jnp.where(moved, new, old), new, theta)
@@ -92,19 +86,27 @@ def with_gaussian_proposals(
     return statistic._replace(sample=sample, sample_all=sample_all, drawn_by="Gaussian proposals and random_walk")
 
 
-def _proposing(
-    coordinates: Parameters, coefficients: Int[np.ndarray, " A"], others: Int[np.ndarray, " B"], rows: Callable
-) -> Callable:
-    """A Metropolis-Hastings step that walks some coordinates and draws these coefficients given them and all else.
+def _walk(log_density, S, steps, current, noise, uniform):
+    """A Metropolis step that walks all coordinates, of z and its log-density."""
+    z, log_p = current
+    z_new = z + steps[1] @ noise
+    log_p_new = log_density(z_new)
+    accept, bad = accepted(uniform, log_p, log_p_new)
+    return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), current), accept, bad
 
-    It is `step(log_density, S, steps, current, noise, uniform)`, of z and its log-density.
+
+def _proposing(coordinates: Parameters, block: Regression, others: Int[np.ndarray, " B"]) -> Callable:
+    """A Metropolis-Hastings step that walks some coordinates and draws a block's coefficients given them and all else.
+
+    Like `_walk`, it is `step(log_density, S, steps, current, noise, uniform)`.
     """
-    own, numbers = coordinates.own[coefficients], numbers_in_a_row(coordinates)
+    coefficients, numbers = block.coefficients, numbers_in_a_row(coordinates)
+    own = coordinates.own[coefficients]
     centre, place = numbers.c, numbers.at
     prior = _prior_factor(coordinates, coefficients, numbers)
 
     def given_the_rest(S, z):
-        return add_rows(prior, rows(S, place(z), coefficients))
+        return add_rows(prior, block.rows(S, place(z)))
 
     def log_proposal(R, z, noise=None):
         """Log-density, per unit of z, of proposing the coefficients that are at z, by this noise if it is known."""
@@ -118,7 +120,7 @@ def _proposing(
     def propose(S, z, noise, steps):
         """Another z, its others walked and its coefficients drawn given these, and the factor they are drawn by."""
         if len(others):
-            z = put(z, others, list(z[others] + steps @ noise[others]))
+            z = put(z, others, list(z[others] + steps[0] @ noise[others]))
         R = given_the_rest(S, z)
         drawn = solve(R, [a + noise[i] for a, i in zip(last_column(R), own, strict=True)])
         t = put(place(z), coefficients, [centre[i] + a for i, a in zip(coefficients, drawn, strict=True)])
@@ -133,7 +135,7 @@ def _proposing(
         possible = inside & jnp.isfinite(by_new)  # at a bound rounding leaves a proposal no density to divide by
         log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
         accept, bad = accepted(uniform, log_p - by_old, log_p_new - jnp.where(possible, by_new, 0.0))
-        return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), (z, log_p)), accept, bad.astype(int)
+        return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), current), accept, bad
 
     return step
 
@@ -152,20 +154,6 @@ def put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequ
     for i, number in zip(places, numbers, strict=True):
         found[i] = number
     return jnp.stack(found)
-
-
-def of_coefficients(
-    row: Sequence[Any], columns: Int[np.ndarray, " k"], coefficients: Int[np.ndarray, " A"], v: Float[Array, " V"]
-) -> list[Any]:
-    """A regression's row with columns for the coefficients alone, all others taken to the other side at v."""
-    *slopes, last = row
-    wide: list[Any] = [np.zeros(())] * len(coefficients)
-    for i, slope in zip(columns, slopes, strict=True):
-        if i in coefficients:
-            wide[np.searchsorted(coefficients, i)] = slope
-        else:
-            last = last - slope * v[i]
-    return [*wide, last]
 
 
 def _prior_factor(coordinates: Parameters, coefficients: Int[np.ndarray, " A"], numbers: Numbers) -> Factor:

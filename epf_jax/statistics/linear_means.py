@@ -26,8 +26,8 @@ from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated
 from epf_jax.samplers import default_walk
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.statistics.coefficients import with_gaussian_proposals
-from epf_jax.statistics.means import Means, entering, linear_in_state, linear_in_theta
+from epf_jax.statistics.coefficients import Regression, with_gaussian_proposals
+from epf_jax.statistics.means import Means, linear_in_state, linear_in_theta, which_enter
 from epf_jax.terms import (
     GaussianTerm,
     Term,
@@ -114,20 +114,8 @@ def linear_means(model: StateSpaceModel) -> Statistic:
         return log_density
 
     statistic = from_log_target(model, init, update, log_target, default_walk(coordinates.dim), "linear_means")
-    blocks = _coefficients(coordinates, numbers, pieces, terms.example)
-    if not blocks:
-        return statistic
-
-    def rows(S, t, drawn):
-        """The drawn coefficients' regression given all other numbers of theta: rows with unit noise.
-
-        Of terms whose noise they scale as well (the start of a stationary autoregression) there are none: what is
-        proposed may know a little less than what decides about it.
-        """
-        by_others = [not np.isin(drawn, p.noise).any() for p in pieces]
-        return [row for p, s, use in zip(pieces, S, by_others, strict=True) if use for row in p.rows(s, t, drawn)]
-
-    return with_gaussian_proposals(statistic, model, blocks, rows)
+    blocks = _blocks(coordinates, numbers, pieces, terms.example)
+    return with_gaussian_proposals(statistic, model, blocks) if blocks else statistic
 
 
 @lru_cache(maxsize=256)
@@ -150,9 +138,9 @@ def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> s
         if not (gaussian.known_noise or of_theta_alone):
             joint = "" if gaussian.diagonal else ", or is joint, though some of its components may be missing"
             return f"the noise of the {term.name} depends on theta together with the state or the inputs{joint}."
-        means = _means(gaussian, numbers, terms.example)
+        means = _means(gaussian, numbers, terms.example, of_theta_alone)
         if means is None or (in_theta and not means.in_theta):
-            nor = "" if in_theta else ", nor in the state and the inputs, with noise of theta alone"
+            nor = "" if in_theta else f", nor linear in the state and the inputs with {_simple_noise(gaussian)}"
             return f"the mean of the {term.name} is not linear in theta{nor}."
         num_columns = means.num_features + 1
         num_columns *= gaussian.dim if _is_joint(gaussian, means) else 1
@@ -161,71 +149,88 @@ def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> s
     return ""
 
 
-def _means(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> Means | None:
+def _simple_noise(gaussian: GaussianTerm) -> str:
+    """What noise may be where means are linear in the state only."""
+    joint = gaussian.term.name == "observation" and not gaussian.diagonal
+    return "noise of its own for each component" if joint else "noise of theta alone"
+
+
+def _means(gaussian: GaussianTerm, numbers: Numbers, example: tuple, of_theta_alone: bool) -> Means | None:
     """How the term's means are linear, or None."""
     means = linear_in_theta(gaussian, numbers, example)
-    leaves = jax.eval_shape(numbers.leaves, numbers.c)
-    if means is None and noise_is_of_theta_alone(gaussian, leaves, example):
-        return linear_in_state(gaussian, numbers, example)
-    return means
+    return linear_in_state(gaussian, numbers, example) if means is None and of_theta_alone else means
+
+
+def _is_whitened(gaussian: GaussianTerm, means: Means) -> bool:
+    """Whether rows are divided by their noise before they are added, all to one factor."""
+    return gaussian.known_noise and means.in_theta
 
 
 def _is_joint(gaussian: GaussianTerm, means: Means) -> bool:
     """Whether the components' rows stand side by side in one factor, to be divided by their joint noise later."""
-    return not gaussian.diagonal and not (gaussian.known_noise and means.in_theta)
+    return not gaussian.diagonal and not _is_whitened(gaussian, means)
 
 
 def _piece(model: StateSpaceModel, term: Term, numbers: Numbers) -> _Piece:
-    example = path_terms(model, natural=True).example
-    (x_example, _, _, u_example), leaves = example, numbers.leaves(numbers.c)
+    example, leaves = path_terms(model, natural=True).example, numbers.leaves(numbers.c)
     gaussian = gaussian_term(term, leaves, example)
     assert gaussian is not None
-    means = _means(gaussian, numbers, example)
+    means = _means(gaussian, numbers, example, noise_is_of_theta_alone(gaussian, leaves, example))
     assert means is not None
-    d, m = gaussian.dim, means.num_features + 1
-    joint, whitened = _is_joint(gaussian, means), gaussian.known_noise and means.in_theta
-    fixed = np.zeros(d, bool) if whitened else _always_fixed(model, numbers, gaussian, example)
+    whitened = _is_whitened(gaussian, means)
+    kept = _whitened(gaussian, means, leaves) if whitened else _to_be_divided(model, gaussian, means, numbers, example)
+    return _Piece(gaussian, means, which_enter(gaussian.scale_tril, numbers, example), *kept)
 
-    def rows_of(value, features, offset):
-        return jnp.concatenate([features, (value - offset)[:, None]], axis=1)
 
-    def add_whitened(S, x_prev, x, y, u):
-        scale = gaussian.scale_tril(leaves, x_prev, x, u)
-        *parts, scale = whiten(gaussian, term.value(x, y), scale, *means.features(x_prev, x, u))
-        return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, rows_of(*parts))))),), S.counts)
+def _rows_of(value: Float[Array, " d"], features: Float[Array, "d m"], offset: Float[Array, " d"]) -> Array:
+    return jnp.concatenate([features, (value - offset)[:, None]], axis=1)
+
+
+def _whitened(gaussian: GaussianTerm, means: Means, leaves: Any) -> tuple[Any, ...]:
+    """Sums of rows divided by noise that is known: one factor of all. `_Piece`'s zero, add, log_likelihood, rows."""
 
     def add(S, x_prev, x, y, u):
-        value = jnp.ravel(term.value(x, y))
-        silent = fixed | jnp.isnan(value) if term.name == "observation" else jnp.asarray(fixed)
+        scale = gaussian.scale_tril(leaves, x_prev, x, u)
+        *parts, scale = whiten(gaussian, gaussian.term.value(x, y), scale, *means.features(x_prev, x, u))
+        return Sums((add_rows(S.R[0], list(map(list, solve_lower(scale, _rows_of(*parts))))),), S.counts)
+
+    def log_likelihood(S, t):
+        left = times(S.R[0], means.residual(t)[0])[:-1]
+        return -0.5 * sum((number**2 for number in left), jnp.zeros(()))
+
+    def rows(S, t, drawn):
+        of_row = means.of_drawn(t, drawn)
+        return [of_row(row, 0) for row in list_of_rows(S.R[0])[:-1]]  # the last is what no coefficient explains
+
+    size = means.num_features + 1
+    return Sums((empty(size, size),), jnp.zeros(0)), add, log_likelihood, rows
+
+
+def _to_be_divided(
+    model: StateSpaceModel, gaussian: GaussianTerm, means: Means, numbers: Numbers, example: tuple
+) -> tuple[Any, ...]:
+    """Sums of rows that noise of theta divides later: a factor for each component, or, jointly, one of all."""
+    x_example, _, _, u_example = example
+    d, m, joint = gaussian.dim, means.num_features + 1, _is_joint(gaussian, means)
+    fixed = _always_fixed(model, numbers, gaussian, example)
+
+    def add(S, x_prev, x, y, u):
+        value = jnp.ravel(gaussian.term.value(x, y))
+        silent = fixed | jnp.isnan(value) if gaussian.term.name == "observation" else jnp.asarray(fixed)
         parts = mask_missing(jnp.where(silent, jnp.nan, 0.0), value, *means.features(x_prev, x, u))[1:]
-        each = rows_of(*parts).reshape(len(S.R), -1)
+        each = _rows_of(*parts).reshape(len(S.R), -1)
         return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + ~silent)
 
     def noise(t):
         scale = gaussian.scale_tril(numbers.leaves(t), x_example, x_example, u_example)
-        if not isinstance(fixed, jax.core.Tracer) and not np.any(fixed):
+        if d == 1:
             return scale
         if gaussian.diagonal:
             return scale + jnp.diag(jnp.where(fixed, 1.0, 0.0))
         return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale)  # what is fixed has counts and rows of zero
 
-    def rows(S, t, drawn):
-        # The last row of a factor is what no coefficient explains.
-        of_row = means.of_drawn(t, drawn)
-        if whitened:
-            return [of_row(row, 0) for row in list_of_rows(S.R[0])[:-1]]
-        scale = noise(t)
-        if not joint:
-            each = [(i, row) for i, R in enumerate(S.R) for row in list_of_rows(R)[:-1]]
-            return [[a / scale[i, i] for a in of_row(row, i)] for i, row in each]
-        parts = [[of_row(list(row), i) for i, row in enumerate(r.reshape(d, m))] for r in dense(S.R[0])]
-        return [list(row) for part in parts for row in solve_lower(scale, jnp.stack(list(map(jnp.stack, part))))]
-
     def log_likelihood(S, t):
-        by = means.times(t)
-        if whitened:
-            return -0.5 * sum((number**2 for number in times(S.R[0], by[0])[:-1]), jnp.zeros(()))
-        scale = noise(t)
+        by, scale = means.residual(t), noise(t)
         possible = jnp.all(jnp.isfinite(scale)) & jnp.all(jnp.diag(scale) > 0)  # a scale may be too small a number
         scale = jnp.where(possible, scale, jnp.eye(d))
         if joint:
@@ -237,11 +242,16 @@ def _piece(model: StateSpaceModel, term: Term, numbers: Numbers) -> _Piece:
         log_p = -0.5 * squares - jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
         return jnp.where(possible, log_p, -jnp.inf)
 
-    size = d * m if joint else m
-    num_factors = 1 if whitened or joint else d
-    zero = Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(0 if whitened else d))
-    of_noise = entering(gaussian.scale_tril, numbers, example)
-    return _Piece(gaussian, means, of_noise, zero, add_whitened if whitened else add, log_likelihood, rows)
+    def rows(S, t, drawn):
+        of_row, scale = means.of_drawn(t, drawn), noise(t)
+        if not joint:
+            each = [(i, row) for i, R in enumerate(S.R) for row in list_of_rows(R)[:-1]]
+            return [[a / scale[i, i] for a in of_row(row, i)] for i, row in each]
+        parts = [[of_row(list(row), i) for i, row in enumerate(r.reshape(d, m))] for r in dense(S.R[0])]
+        return [list(row) for part in parts for row in solve_lower(scale, jnp.stack(list(map(jnp.stack, part))))]
+
+    size, num_factors = (d * m, 1) if joint else (m, d)
+    return Sums(tuple(empty(size, size) for _ in range(num_factors)), jnp.zeros(d)), add, log_likelihood, rows
 
 
 def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
@@ -258,32 +268,43 @@ def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTe
     return (jnp if isinstance(fixed, jax.core.Tracer) else np).all(fixed, axis=0)
 
 
-def _coefficients(
-    coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], example: tuple
-) -> list[Int[np.ndarray, " A"]]:
-    """Which numbers are coefficients of means, and not of the same terms' noise, each with a coordinate of its own.
-
-    In blocks of theta's leaves, in each of which all means are linear given the others.
-    """
+def _blocks(coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], example: tuple) -> list[Regression]:
+    """Regressions of theta's leaves, those in one block that the means they enter are linear in together."""
     (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
 
-    def are_linear(block):
-        def means(own, all_leaves):
+    def tell(block):
+        """Which pieces are a regression of these leaves: linear in them, with noise that they do not enter."""
+
+        def mean(own, all_leaves, p):
             given = [own[block.index(i)] if i in block else leaf for i, leaf in enumerate(all_leaves)]
-            return jnp.concatenate([p.gaussian.mean(given, x_prev, x, u) for p in pieces])
+            return p.gaussian.mean(given, x_prev, x, u)
 
-        return is_affine(means, [leaves[i] for i in block], leaves)
+        places = np.concatenate([numbers.places[i] for i in block])
+        return {
+            k
+            for k, p in enumerate(pieces)
+            if np.isin(places, p.means.entering).any()
+            and not np.isin(places, p.noise).any()
+            and is_affine(partial(mean, p=p), [leaves[i] for i in block], leaves)
+        }
 
-    of_means = {i for p in pieces for i in np.setdiff1d(p.means.entering, p.noise)}
-    coefficients = [i for i in sorted(of_means) if coordinates.own[i] >= 0]
-    if all(p.means.in_theta for p in pieces):
-        return [np.array(coefficients)] if coefficients else []
+    def needed(found):
+        """Of the pieces, those that a block must keep: what is said at every step, or, if only there, at the start."""
+        return {k for k in found if pieces[k].gaussian.term.name != "initial"} or found
+
     blocks: list[list[int]] = []
     for i in range(len(leaves)):
-        if np.isin(numbers.places[i], coefficients).any() and are_linear([i]):
-            block = next((block for block in blocks if are_linear([*block, i])), None)
-            if block is None:
-                blocks.append([i])
-            else:
-                block.append(i)
-    return [np.intersect1d(coefficients, np.concatenate([numbers.places[i] for i in block])) for block in blocks]
+        alone = needed(tell([i])) if (coordinates.own[numbers.places[i]] >= 0).any() else set()
+        if alone:
+            fitting = [b for b in blocks if alone | needed(tell(b)) <= tell([*b, i])]
+            fitting[0].append(i) if fitting else blocks.append([i])
+    return [_regression(coordinates, numbers, pieces, block, tell(block)) for block in blocks]
+
+
+def _regression(
+    coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], block: list[int], told: set[int]
+) -> Regression:
+    """That of a block of leaves by the pieces that tell of it; what decides about its proposals knows all of them."""
+    places = np.sort(np.concatenate([numbers.places[i] for i in block]))
+    drawn = places[coordinates.own[places] >= 0]
+    return Regression(drawn, lambda S, t: [row for k in sorted(told) for row in pieces[k].rows(S[k], t, drawn)])

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.dependence import depends_on, is_affine
 from epf_jax.in_a_row import Numbers
-from epf_jax.statistics.coefficients import of_coefficients, put
+from epf_jax.statistics.coefficients import put
 from epf_jax.terms import GaussianTerm
 
 
@@ -29,7 +29,8 @@ class Means(NamedTuple):
         entering: which of the numbers they depend on.
         num_features: columns of a row beside its last, which is the value less what is expected at the prior's centre.
         features: `features(x_prev, x, u)`, of each component, and its mean at the prior's centre.
-        times: `times(t)`, for each component the numbers that its row is multiplied by for what t does not explain.
+        residual: `residual(t)`, for each component the numbers that its row is multiplied by for what t does not
+            explain.
         of_drawn: `of_drawn(t, drawn)(row, i)`, a row of component i with columns for the drawn numbers alone, in which
             the means must be linear given all others; these are taken to the other side at t.
     """
@@ -38,7 +39,7 @@ class Means(NamedTuple):
     entering: Int[np.ndarray, " k"]
     num_features: int
     features: Callable[..., tuple[Float[Array, "d m"], Float[Array, " d"]]]
-    times: Callable[[Float[Array, " V"]], list[list[Any]]]
+    residual: Callable[[Float[Array, " V"]], list[list[Any]]]
     of_drawn: Callable[..., Callable[..., list[Any]]]
 
 
@@ -47,7 +48,7 @@ def linear_in_theta(gaussian: GaussianTerm, numbers: Numbers, example: tuple) ->
     x_prev, x, _, u = example
     if not is_affine(lambda v, *given: gaussian.mean(numbers.leaves(v), *given), numbers.c, x_prev, x, u):
         return None
-    columns = entering(gaussian.mean, numbers, example)
+    columns = which_enter(gaussian.mean, numbers, example)
 
     def features(x_prev, x, u):
         def mean(v):
@@ -56,78 +57,89 @@ def linear_in_theta(gaussian: GaussianTerm, numbers: Numbers, example: tuple) ->
         nothing = jnp.zeros(len(columns))
         return jax.jacfwd(mean)(nothing), mean(nothing)
 
-    def times(t):
+    def residual(t):
         return [[*(numbers.c[i] - t[i] for i in columns), jnp.ones(())]] * gaussian.dim
 
     def of_drawn(t, drawn):
-        return lambda row, i: of_coefficients(row, columns, drawn, t - numbers.c)
+        return lambda row, i: _of_columns(row, columns, drawn, t - numbers.c)
 
-    return Means(True, columns, len(columns), features, times, of_drawn)
+    return Means(True, columns, len(columns), features, residual, of_drawn)
 
 
 def linear_in_state(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> Means | None:
-    """Means whose features are the state, the inputs and one; None where they are not linear in these.
+    """Means whose features are one, the state and the inputs; None where they are not linear in these.
 
-    Of inputs, real numbers can be features; a mean that depends on others (the time index) is not linear.
+    Of inputs, those that were real numbers when the model was looked at can be features; a mean that depends on others
+    (the time index) is not linear. One comes first: rows of a state far from zero then lose no digits to it.
     """
-    place = {"initial": None, "transition": 0, "observation": 1}[gaussian.term.name]
-    x_prev, x, _, u = example
-    given = [] if place is None else [example[place], *filter(_is_real, jax.tree.leaves(u))]
-    if not all(map(_is_real, given)):
-        return None
-    dtype = numbers.c.dtype
-    ends = np.cumsum([np.size(part) for part in given])
-
-    def row_of(x_prev, x, u):
-        parts = [] if place is None else [(x_prev, x)[place], *filter(_is_real, jax.tree.leaves(u))]
-        return jnp.concatenate([jnp.zeros(0, dtype), *(jnp.ravel(part).astype(dtype) for part in parts)])
-
-    def mean(w, t, x_prev=x_prev, x=x, u=u):
-        """The mean at the row w of state and inputs; of x_prev, x and u what is no feature."""
-        if place is None:
-            return gaussian.mean(numbers.leaves(t), x_prev, x, u)
-        parts = [p.reshape(np.shape(old)) for p, old in zip(jnp.split(w, ends[:-1]), given, strict=True)]
-        structure: Any
-        states, (leaves, structure) = [x_prev, x], jax.tree.flatten(u)
-        states[place], *real = [p.astype(jnp.result_type(old)) for p, old in zip(parts, given, strict=True)]
-        u = structure.unflatten([real.pop(0) if _is_real(leaf) else leaf for leaf in leaves])
-        return gaussian.mean(numbers.leaves(t), *states, u)
-
-    nowhere = np.zeros(int(ends[-1]) if len(ends) else 0, dtype)
+    read, mean = _of_state(gaussian, numbers, example)
+    (x_prev, x, _, u), dtype = example, numbers.c.dtype
+    nowhere = np.zeros(jax.eval_shape(read, x_prev, x, u).shape, dtype)
     if not is_affine(mean, nowhere, numbers.c):
         return None
     if depends_on(lambda rest, w, t: mean(w, t, *rest), (x_prev, x, u), nowhere, numbers.c):
         return None  # of the inputs, on one that is no real number
 
     def coefficients(t):
-        """(A, b), a row for each component."""
+        """(b, A), a row for each component."""
         A, b = jax.jacfwd(mean)(nowhere, t), mean(nowhere, t)
-        return jnp.concatenate([A.reshape(gaussian.dim, -1), b[:, None]], axis=1)
+        return jnp.concatenate([b[:, None], A.reshape(gaussian.dim, -1)], axis=1)
 
     def features(x_prev, x, u):
-        w = row_of(x_prev, x, u)
-        return jnp.tile(jnp.append(w, jnp.ones((), dtype)), (gaussian.dim, 1)), mean(w, numbers.c)
+        w = read(x_prev, x, u)
+        return jnp.tile(jnp.concatenate([jnp.ones(1, dtype), w]), (gaussian.dim, 1)), mean(w, numbers.c)
 
-    def times(t):
+    def residual(t):
         return [[*row, jnp.ones(())] for row in coefficients(numbers.c) - coefficients(t)]
 
     def of_drawn(t, drawn):
         def moved(a):
             return coefficients(put(t, drawn, list(numbers.c[drawn] + a)))
 
-        nothing = jnp.zeros(len(drawn), dtype)
-        slopes, rest = jax.jacfwd(moved)(nothing), times(put(t, drawn, list(numbers.c[drawn] + nothing)))
+        slopes, rest = jax.jacfwd(moved)(jnp.zeros(len(drawn), dtype)), residual(put(t, drawn, list(numbers.c[drawn])))
+        return lambda row, i: [*(_dot(row[:-1], slopes[i, :, j]) for j in range(len(drawn))), _dot(row, rest[i])]
 
-        def of_row(row, i):
-            by = [*(slopes[i, :, j] for j in range(len(drawn)))]
-            return [*(_dot(row[:-1], column) for column in by), _dot(row, rest[i])]
-
-        return of_row
-
-    return Means(False, entering(gaussian.mean, numbers, example), len(nowhere) + 1, features, times, of_drawn)
+    return Means(False, which_enter(gaussian.mean, numbers, example), len(nowhere) + 1, features, residual, of_drawn)
 
 
-def entering(function: Callable, numbers: Numbers, example: tuple) -> Int[np.ndarray, " k"]:
+def _of_state(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> tuple[Callable, Callable]:
+    """How the state and the inputs that a mean reads are put in a row, and the mean given such a row.
+
+    They are `read(x_prev, x, u)`, and `mean(w, t, x_prev, x, u)`, the last three for what is not in the row w.
+    """
+    place = {"initial": None, "transition": 0, "observation": 1}[gaussian.term.name]
+    x_prev, x, _, u = example
+    structure: Any
+    leaves, structure = jax.tree.flatten((x_prev, x, u))
+
+    def at(leaf, t, i):
+        return gaussian.mean(numbers.leaves(t), *structure.unflatten([*leaves[:i], leaf, *leaves[i + 1 :]]))
+
+    entering = [
+        i
+        for i, leaf in enumerate(leaves)
+        if place is not None
+        and (i >= 2 or i == place)
+        and _is_real(leaf)
+        and depends_on(partial(at, i=i), leaf, numbers.c)
+    ]
+    ends = np.cumsum([np.size(leaves[i]) for i in entering])[:-1]
+
+    def read(x_prev, x, u):
+        now = jax.tree.leaves((x_prev, x, u))
+        row = [jnp.ravel(now[i]).astype(numbers.c.dtype) for i in entering]
+        return jnp.concatenate([jnp.zeros(0, numbers.c.dtype), *row])
+
+    def mean(w, t, x_prev=x_prev, x=x, u=u):
+        now = jax.tree.leaves((x_prev, x, u))
+        for i, part in zip(entering, jnp.split(w, ends), strict=False):  # of nothing, one empty part
+            now[i] = part.reshape(np.shape(leaves[i])).astype(jnp.result_type(leaves[i]))
+        return gaussian.mean(numbers.leaves(t), *structure.unflatten(now))
+
+    return read, mean
+
+
+def which_enter(function: Callable, numbers: Numbers, example: tuple) -> Int[np.ndarray, " k"]:
     """The numbers of those leaves of theta that a function of the leaves depends on."""
     (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
 
@@ -136,6 +148,20 @@ def entering(function: Callable, numbers: Numbers, example: tuple) -> Int[np.nda
 
     found = [i for i, leaf in enumerate(leaves) if depends_on(partial(with_leaf, i=i), leaf)]
     return np.concatenate([np.zeros(0, int), *(numbers.places[i] for i in found)])
+
+
+def _of_columns(
+    row: Sequence[Any], columns: Int[np.ndarray, " k"], drawn: Int[np.ndarray, " A"], v: Float[Array, " V"]
+) -> list[Any]:
+    """A row with columns for the drawn numbers alone, all others taken to the other side at v."""
+    *slopes, last = row
+    wide: list[Any] = [np.zeros(())] * len(drawn)
+    for i, slope in zip(columns, slopes, strict=True):
+        if i in drawn:
+            wide[np.searchsorted(drawn, i)] = slope
+        else:
+            last = last - slope * v[i]
+    return [*wide, last]
 
 
 def _dot(row: Sequence[Any], by: Any) -> Any:
