@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.tables import columns_of, complete, count_of, is_missing, listed, numbers_of, plain
+from epf_jax.tables import columns_of, complete, count_of, is_missing, is_table, listed, numbers_of, plain
 from epf_jax.times import RowName, axis_of, time_steps
 
 STEP = "dt"  # the input that a time column becomes
@@ -71,6 +71,7 @@ class Panel(NamedTuple):
         lengths: the number of observations of each.
         names: of the series.
         columns: the names of y's components.
+        times: the time stamps of each series, where all have them; or None.
     """
 
     y: np.ndarray
@@ -78,6 +79,7 @@ class Panel(NamedTuple):
     lengths: np.ndarray
     names: tuple[str, ...]
     columns: tuple[str, ...]
+    times: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
         """What there is, without the numbers."""
@@ -133,9 +135,11 @@ def from_table(
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
     """
-    return series_of(
-        columns_of(_with_index(table, time)), columns, time, unit, start, inputs, lambda i: f"row {i} (the first is 0)"
-    )
+    return series_of(columns_of(_with_index(table, time)), columns, time, unit, start, inputs, _row)
+
+
+def _row(i: int) -> str:
+    return f"row {i} (the first is 0)"
 
 
 def _with_index(table: Any, time: str | None) -> Any:
@@ -152,8 +156,9 @@ def series_of(
     start: Any,
     inputs: str | Sequence[str],
     row: RowName,
+    alone: float | None = None,
 ) -> Series:
-    """`from_table` of columns by name; `row(i)` is what messages call row i."""
+    """`from_table` of columns by name; `row(i)` is what messages call row i, `alone` the step before a single stamp."""
     inputs, time = _names(inputs), None if time is None else str(time)
     taken = {*inputs, time}
     if time is not None and STEP in inputs:
@@ -179,7 +184,7 @@ def series_of(
     if time is None:
         return Series(y, rows or None, chosen)
     stamps = plain(table[str(time)])
-    return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start), **rows}, chosen, stamps)
+    return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start, alone), **rows}, chosen, stamps)
 
 
 def panel(
@@ -201,7 +206,8 @@ def panel(
         by: the column that says which series a row belongs to.
         time: the column of time stamps.
         unit: of the time steps.
-        start: the time of every initial state.
+        start: the time of every initial state; by default the first "dt" of a series is its second, and of a series
+            with a single row the usual one (the median) of the others.
         inputs: further columns that the model reads.
 
     For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
@@ -209,13 +215,20 @@ def panel(
     parts = _parts(tables if by is None else _with_index(tables, time), by)
     if not parts:
         raise ValueError("tables: expected at least one series, got none.")
-    found: dict[str, Series] = {}
-    for name, part in parts.items():
+
+    def read(name, alone=None):
+        part = parts[name]
         try:
-            kept = part if isinstance(part, Series) else None
-            found[name] = kept or from_table(part, columns, time=time, unit=unit, start=start, inputs=inputs)
+            if isinstance(part, Series):
+                return part
+            return series_of(columns_of(_with_index(part, time)), columns, time, unit, start, inputs, _row, alone)
         except (TypeError, ValueError) as error:
             raise type(error)(f"series {name!r}: {error}") from error
+
+    found = {name: read(name) for name, part in parts.items() if not _is_one_row(part)}
+    steps = [series.inputs[STEP] for series in found.values() if series.inputs and STEP in series.inputs]
+    alone = float(np.median(np.concatenate(steps))) if steps else None
+    found = {name: found[name] if name in found else read(name, alone) for name in parts}
     first = next(iter(found.values()))
     found = {name: _in_order_of(first.columns, series) for name, series in found.items()}
     for name, series in found.items():
@@ -231,7 +244,14 @@ def panel(
     if first.inputs is not None:
         each = [series.inputs or {} for series in found.values()]
         rows = {u: np.stack([_padded(s[u], lengths.max(), s[u][-1]) for s in each]) for u in first.inputs}
-    return Panel(y, rows, lengths, tuple(found), first.columns)
+    times = tuple(series.times for series in found.values())
+    return Panel(y, rows, lengths, tuple(found), first.columns, None if any(t is None for t in times) else times)
+
+
+def _is_one_row(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        return np.size(next(iter(part.values()), ())) == 1
+    return is_table(part) and len(part) == 1
 
 
 def _parts(tables: Any, by: str | None) -> dict[str, Any]:

@@ -196,8 +196,9 @@ def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
     if not noise <= _ROUGH:
         so = "another key may put the posterior elsewhere."
         advice = (
-            "several times as many particles at each node, node_filter(model, num_inner=...); a proposal that looks at "
-            "the data, epf.guided(q); or epf.smc2_filter, epf.pmmh, which need no smooth curve."
+            "several times as many particles at each node, node_filter(model, num_inner=...), and, if that changes "
+            "little, more nodes, num_nodes=...; a proposal that looks at the data, epf.guided(q); or epf.smc2_filter, "
+            "epf.pmmh, which need no smooth curve."
         )
         if isinstance(results.final.S.filters, Gaussian):  # sigma points have no noise: the nodes are too far apart
             so = "what is read between them is off."

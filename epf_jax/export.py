@@ -26,7 +26,7 @@ def to_pandas(results: Results, series: Series | Panel | None = None, *, states:
     Args:
         results: of any method, or of `epf.replicate`, whose runs are then counted in a column `run`.
         series: what `epf.from_table` gave, whose time stamps then stand in a column `time`; or what `epf.panel` gave,
-            whose names then stand in the column `run`, each series ending where it does.
+            whose names then stand in the column `run`, each series ending where it does, with its stamps.
         states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
 
     Returns:
@@ -49,8 +49,13 @@ def _of_panel(table: Any, results: Results, panel: Panel) -> Any:
     if results.ess.shape != panel.y.shape[:2]:
         raise ValueError(f"series: expected the panel of these runs, {results.ess.shape[:-1]} of them, got {panel!r}.")
     run = table["run"].to_numpy()
-    table = table.assign(run=np.array(panel.names, object)[run])
-    return table[table["t"].to_numpy() <= panel.lengths[run]].reset_index(drop=True)
+    kept = table["t"].to_numpy() <= panel.lengths[run]
+    table = table.assign(run=np.array(panel.names, object)[run])[kept].reset_index(drop=True)
+    if panel.times is not None:
+        stamps = [axis_of(each) for each in panel.times]
+        each = zip(run[kept], table["t"].to_numpy(), strict=True)
+        table.insert(2, "time", np.array([stamps[i][t - 1] for i, t in each]))
+    return table
 
 
 def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:

@@ -370,7 +370,13 @@ def _remedy(error: Exception) -> str:
 
 
 def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:
-    """Refuse a name that theta was asked for and does not have."""
+    """Refuse a name that theta was asked for and does not have, or that is theta's and x or u was asked for."""
+    swapped = [key for key in theta if f"idx={key!r}" in str(error)] if isinstance(theta, dict) else []
+    if swapped and "string indexing" in str(error):
+        raise ValueError(
+            f"{name}: it asked the state or u for {swapped[0]!r}, which is a parameter: is the order of its arguments "
+            f"({', '.join(_SIGNATURES.get(name, ('theta', 'x', 'u')))})?"
+        ) from error
     if not isinstance(error, KeyError) or not isinstance(theta, dict):
         return
     asked = []

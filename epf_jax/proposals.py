@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from epf_jax.checks import check_signature
 from epf_jax.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.dependence import abstractly, depends_on, is_affine
-from epf_jax.gaussian import condition, is_gaussian, linear_parts, moments
+from epf_jax.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.model import CannotEvaluateError, StateSpaceModel, check_is_model, drawn, example_input
 from epf_jax.parameters import Theta
 
@@ -232,6 +232,22 @@ def why_not_fully_adapted(model: StateSpaceModel) -> str:
     if depends_on(scale, x, theta, u):
         return "the noise of the observation depends on x."
     return ""
+
+
+def why_not_gaussian_filter(model: StateSpaceModel) -> str:
+    """What keeps a filter of Gaussian laws of the state from `model`, in a sentence; empty when nothing does."""
+    kind = abstractly(model.initial, model.parameters.to_theta(model.parameters.centre))
+    start = "" if is_gaussian(kind) else f"the initial state is {type(kind).__name__}, not Gaussian."
+    return why_not_fully_adapted(model) or start
+
+
+def why_not_kalman(model: StateSpaceModel) -> str:
+    """What keeps Kalman's filter from `model`, in a sentence; empty when nothing does."""
+    theta, x = model.parameters.to_theta(model.parameters.centre), np.zeros(model.shapes.x.shape, float)
+    problem = why_not_gaussian_filter(model)
+    if problem or is_linear_gaussian(lambda x, u: model.transition(theta, x, u), x, example_input(model)):
+        return problem
+    return "the mean of the transition is not linear in x, or its noise depends on x."
 
 
 def check_proposal(proposal: Any, model: StateSpaceModel) -> None:

@@ -142,7 +142,8 @@ class Results(NamedTuple):
         if self.chains is not None:
             return f"<Results of {repr(self.chains)[1:]}"
         *runs, num_steps = np.shape(self.ess)
-        head = f"{runs[0]} runs over {num_steps} observations" if runs else f"{num_steps} observations"
+        head = "one observation" if num_steps == 1 else f"{num_steps} observations"
+        head = f"{runs[0]} runs over {head}" if runs else head
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.theta)):
             return f"<Results of {head}, traced>"
         lines = [f"<Results of {head}, {np.shape(self.final.log_weights)[-1]} particles"]

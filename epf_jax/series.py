@@ -37,7 +37,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
         shape = shape if "," in shape else f"{shape},"
         raise ValueError(
             f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
-            f"got shape {y.shape}." + (" Take y[:, 0]." if expected == () and y.shape[1:] == (1,) else "")
+            f"got shape {y.shape}.{_which_shape(y.shape[len(lead) :], expected)}"
         )
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
@@ -75,6 +75,14 @@ def _none_is_missing(y: Any) -> Any:
     if not is_none.any() or not all(issubclass(kind, numbers.Real) for kind in kinds):
         return y
     return np.where(is_none, np.nan, values).astype(float)
+
+
+def _which_shape(found: tuple[int, ...], expected: tuple[int, ...] | None) -> str:
+    """What to do about observations of one more dimension than the model's."""
+    if expected != () or len(found) != 1:
+        return ""
+    several = " The model observes one number: choose a column, y[:, 0], or observe a vector (.to_event(1))."
+    return " Take y[:, 0]." if found == (1,) else several
 
 
 def check_values(y: np.ndarray, model: StateSpaceModel) -> None:

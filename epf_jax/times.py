@@ -15,7 +15,9 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 RowName = Callable[[int], str]
 
 
-def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: Any) -> np.ndarray:
+def time_steps(
+    stamps: Any, name: str, row: RowName, unit: str | None, start: Any, alone: float | None = None
+) -> np.ndarray:
     """The time before each observation, since the one before it; T numbers in the unit.
 
     Args:
@@ -24,6 +26,7 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
         row: `row(i)`, how a row is called in messages.
         unit: of the differences of dates, one of `UNITS`; None for numbers, whose differences stay as they are.
         start: the stamp of the initial state x_0; by default the first step is as long as the second.
+        alone: the first step where there is no second.
     """
     values, dated = _values(list(stamps), name, row)
     if dated != (unit is not None):
@@ -45,6 +48,8 @@ def time_steps(stamps: Any, name: str, row: RowName, unit: str | None, start: An
     scale = 1.0 if unit is None else _NANOSECONDS * UNITS[unit]
     steps = np.diff(values) / scale  # dates are whole numbers until here, so that no difference is rounded away
     _check_increasing(steps, stamps, name, row)
+    if start is None and len(steps) == 0 and alone is not None:
+        return np.array([alone])
     return np.concatenate([[_first_step(next(iter(stamps)), steps, name, scale, start)], steps])
 
 

@@ -78,7 +78,7 @@ def refuses(*rows):
     (r"^prior: expected a distribution.*'phi' is float: 0\.3.*Wrap it", lambda: build(prior={"phi": 0.3})),
     (r"^prior: expected a distribution.*'phi' is NoneType.*Wrap it", lambda: build(prior={"phi": None})),
     (r"^prior: expected a distribution.*'theta' is NoneType.*Wrap it", lambda: build(prior=None)),
-    (r"^prior: expected a distribution.*'phi'.*class.*Normal.*Wrap it", lambda: build(prior={"phi": dist.Normal})),
+    (r"^prior: .*'phi' is the class Normal, not called.*dist\.Normal\(", lambda: build(prior={"phi": dist.Normal})),
     (r"^prior: expected a distribution.*'theta' is str.*Wrap it", lambda: build(prior="normal")),
     (
         r"^prior: the parameter 'phi' cannot be drawn \(ImproperUniform has no sample\).*Take a proper",
@@ -266,6 +266,24 @@ def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
     broken = build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * u["dt"], 1.0))
     with pytest.raises(ValueError, match=r"^transition: calling it .*string indexing.*transition\(theta, x_prev, u\)"):
         epf.run(KEY, broken, Y)
+
+
+def test_a_parameter_that_x_was_asked_for_is_told_of():
+    with pytest.raises(ValueError, match=r"^transition: .*'phi', which is a parameter: .*\(theta, x_prev, u\)\?"):
+        epf.extended_parameter_filter(ar1(transition=lambda a, b, c: dist.Normal(b["phi"] * a, 1.0)), 8)
+
+
+def test_an_approximation_is_told_of_where_the_model_has_an_exact_filter():
+    four = {name: dist.HalfNormal(1.0) for name in "kqrs"}
+    irregular = ar1(
+        prior=four,
+        transition=lambda theta, x, u: dist.Normal(jnp.exp(-theta["k"] * u) * x, theta["q"] + theta["s"] * u),
+        observation=lambda theta, x, u: dist.Normal(x, theta["r"]),
+        example_input=1.0,
+    )
+    with pytest.warns(UserWarning, match=r"4 parameters get epf.assumed_density.*inner=epf.kalman\(model\)"):
+        epf.extended_parameter_filter(irregular, 8)
+    epf.extended_parameter_filter(irregular, 8, statistic=epf.assumed_density(irregular))  # no warning is an error
 
 
 def test_a_model_that_reads_inputs_asks_for_them():
@@ -611,7 +629,9 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
 @refuses(
     (r"^y: the series is empty \(shape \(0,\)\)", lambda: epf.run(KEY, filter_(), jnp.zeros(0))),
     (r"^y: expected shape \(T,\).*got shape \(\)", lambda: epf.run(KEY, filter_(), 0.3)),
-    (r"^y: expected shape \(T,\).*got shape \(3, 2\)", lambda: epf.run(KEY, filter_(), jnp.zeros((3, 2)))),
+    (r"^y: .*shape \(T,\).*got shape \(3, 2\).*choose a column", lambda: epf.run(KEY, filter_(), jnp.zeros((3, 2)))),
+    (r"^y: expected finite numbers, got inf; write NaN", lambda: filter_().step(KEY, filter_().init(KEY), jnp.inf)),
+    (r"^y: expected finite numbers, got -inf", lambda: filter_().step(KEY, filter_().init(KEY), jnp.array(-jnp.inf))),
     (
         r"^y: expected shape \(T, 2\).*got shape \(3,\)",
         lambda: epf.run(KEY, epf.bootstrap_filter(epf.models.pendulum(), 8), Y),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import epf_jax as epf
 from epf_jax.commands import app, outputs
-from epf_jax.commands.compare import scores
+from epf_jax.commands.compare import disagreements, scores
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.data import Series
 from epf_jax.streaming import Stream
@@ -316,6 +317,17 @@ def test_warnings_of_a_run_stand_in_the_summary_and_in_the_report(folder, tmp_pa
 
 
 # --------------------------------------------------------------------------------------------------------- compare
+
+
+def test_methods_that_disagree_are_told_of_but_for_those_known_to_be_off():
+    def at(mean, sd):
+        over_time = {"phi": np.array([0.0, mean]), "mu": np.zeros(2)}
+        return SimpleNamespace(theta=SimpleNamespace(mean=over_time, sd={"phi": np.array([1.0, sd]), "mu": np.ones(2)}))
+
+    found = {"epf": at(0.88, 0.05), "node": at(0.93, 0.04), "ibis": at(0.89, 0.05), "sir": at(5.0, 0.001)}
+    (sentence,) = disagreements(found)
+    assert sentence.startswith("epf and node put phi 1.0 posterior standard deviations apart")
+    assert disagreements({name: found[name] for name in ("epf", "ibis", "sir")}) == []
 
 
 @pytest.mark.slow

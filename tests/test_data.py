@@ -72,6 +72,16 @@ def test_columns_of_a_panel_are_told_apart_by_name():
     np.testing.assert_array_equal(epf.panel([np.ones((2, 2)), {"a": [2.0], "b": [3.0]}]).y[1, 0], [2.0, 3.0])
 
 
+def test_a_series_of_one_row_takes_the_usual_step_of_its_panel():
+    table = {"shop": [*"aaabcc"], "week": [0.0, 1.0, 2.0, 50.0, 0.0, 3.0], "sold": np.arange(6.0)}
+    panel = epf.panel(table, "sold", by="shop", time="week")
+    assert panel.names == ("a", "b", "c")
+    np.testing.assert_array_equal(panel.inputs["dt"][:, 0], [1.0, 1.0, 3.0])  # steps 1, 1, 1, 3, 3: the median is 1
+    alone = {name: column[3:4] for name, column in table.items()}
+    with pytest.raises(ValueError, match=r"^series 'b': start: one stamp in column 'week' makes no step"):
+        epf.panel(alone, "sold", by="shop", time="week")
+
+
 def test_one_name_is_a_scalar_series_and_a_list_of_one_a_vector_series():
     table = {"a": [1.0, 2.0], "b": [3, 4]}
     assert epf.from_table(table, "a").y.shape == (2,)

@@ -55,6 +55,11 @@ def test_a_panels_table_has_the_names_of_its_series_and_ends_where_they_do(three
     table = three.to_pandas(panel)
     assert table.groupby("run", sort=False)["t"].max().to_dict() == {"north": T, "south": 5, "west": 2}
     np.testing.assert_array_equal(table[table["run"] == "south"]["mean"], three.theta.mean["phi"][1, :5])
+    assert "time" not in table
+    stamps = np.datetime64("2024-01-01") + 7 * np.arange(len(Y))
+    dated = {n: {"y": np.asarray(Y)[:k], "week": stamps[:k]} for n, k in (("north", len(Y)), ("south", 5), ("west", 2))}
+    table = three.to_pandas(epf.panel(dated, "y", time="week", unit="weeks"))
+    assert table[table["run"] == "west"]["time"].dt.strftime("%m-%d").unique().tolist() == ["01-01", "01-08"]
     with pytest.raises(ValueError, match=r"^series: expected the panel of these runs, \(3,\) of them, got <Panel of 2"):
         three.to_pandas(epf.panel([np.asarray(Y), np.asarray(Y)]))
 

@@ -12,7 +12,7 @@ mpl.use("Agg")
 import epf_jax as epf
 from epf_jax import demo
 from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
-from epf_jax.plots.base import finish
+from epf_jax.plots.base import Curve, draw_fan, finish, focus
 
 pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
 
@@ -104,6 +104,18 @@ def test_the_overview_shows_parameters_data_state_and_health(run):
     ]
     plain = results._replace(diagnostics=None, history=None)
     assert labels(plain.plot(y)) == ["level_noise", "observation_noise", "x", "ESS (of 60)"]
+
+
+def test_the_widest_few_bands_do_not_decide_the_limits():
+    _, ax = matplotlib.pyplot.subplots()
+    low, data = np.full(100, -1.0), np.linspace(-3.0, 3.0, 100)
+    low[0] = -500.0
+    curve = Curve("x", np.zeros(100), np.stack([low, -low], axis=1))
+    draw_fan(ax, np.arange(100), curve, (0.05, 0.95))
+    focus(ax, curve, data)
+    matplotlib.pyplot.close(ax.figure)
+    assert -4.0 < ax.get_ylim()[0] <= -3.0
+    assert 3.0 <= ax.get_ylim()[1] < 4.0
 
 
 def test_the_legend_names_what_the_dotted_line_is(run):

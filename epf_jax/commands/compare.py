@@ -2,7 +2,9 @@
 
 import pathlib
 import time as clock
+from collections.abc import Mapping
 from functools import partial
+from itertools import combinations
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,10 +39,13 @@ from epf_jax.commands.shared import (
 from epf_jax.commands.targets import filter_for, target_of
 from epf_jax.data import Series
 from epf_jax.filters import Filter
+from epf_jax.naming import scalars
 from epf_jax.page import Table
 from epf_jax.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
+_BASELINES = ("liu-west", "sir")  # known to be off, and shown for it
+_APART = 0.5  # of a posterior standard deviation: methods that are right differ by less
 
 
 @app.command("compare")
@@ -81,6 +86,7 @@ def compare_command(
         for table in tables:
             show(table)
         warned = [f"{name}: {sentence}" for name in found for sentence in look.findings(found[name])]
+        warned += disagreements(found)
         for sentence in warned:
             console.print(f"Warning: {sentence}", style="yellow", highlight=False)
         outputs.write_parquet(output / "compare.parquet", _stacked(found, series))
@@ -178,6 +184,31 @@ def side_by_side(found: dict[str, Results]) -> Table:
     each = [{"parameter": row["parameter"], "method": m, **row} for m, r in found.items() for row in posterior(r).rows]
     order = list(dict.fromkeys(row["parameter"] for row in each))
     return Table("Posteriors", sorted(each, key=lambda row: order.index(row["parameter"])))
+
+
+def disagreements(found: Mapping[str, Results]) -> list[str]:
+    """A sentence for each parameter that two methods put apart, of those that are not known to be off."""
+    told = []
+    ends = {
+        name: {k: (float(mean[-1]), float(sd[-1])) for (k, mean), sd in zip(means.items(), sds.values(), strict=True)}
+        for name, results in found.items()
+        if name not in _BASELINES
+        for means, sds in [(scalars(results.theta.mean, 1), scalars(results.theta.sd, 1))]
+    }
+    for parameter in dict.fromkeys(k for end in ends.values() for k in end):
+        having = [name for name in ends if parameter in ends[name]]
+        apart = {
+            (a, b): abs(ends[a][parameter][0] - ends[b][parameter][0])
+            / max(ends[a][parameter][1], ends[b][parameter][1], np.finfo(float).tiny)
+            for a, b in combinations(having, 2)
+        }
+        pair = max(apart, key=lambda names: apart[names], default=None)
+        if pair is not None and apart[pair] > _APART:
+            told.append(
+                f"{' and '.join(pair)} put {parameter} {apart[pair]:.1f} posterior standard deviations apart: one of "
+                "them is off, or both. Try more particles, other keys, and `epf.run(..., diagnostics=True).diagnose()`."
+            )
+    return told
 
 
 def _stacked(found: dict[str, Results], series: Series) -> dict[str, np.ndarray]:

@@ -231,7 +231,9 @@ class _Step:
         self._jitted, self._model = jitted, model
 
     def __call__(self, key: PRNGKeyArray, state: FilterState, y: Any, u: Any = None) -> tuple[FilterState, StepInfo]:
-        return self._jitted(key, state, _observed_number(y, self._model), jax.tree.map(_of_one_kind, u))
+        y = _observed_number(y, self._model)
+        _check_finite(y)
+        return self._jitted(key, state, y, jax.tree.map(_of_one_kind, u))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_jitted":  # which a copy asks for before there is anything to forward to
@@ -242,12 +244,22 @@ class _Step:
 def _observed_number(y: Any, model: StateSpaceModel) -> Any:
     """`_of_one_kind`, whole numbers made real where the model observes real ones."""
     if isinstance(y, str):
-        raise TypeError(f"y: expected one observation as numbers, got the text {y!r}. Write float({y!r}).")
+        raise TypeError(
+            f"y: expected one observation as numbers, got the text {y!r}. Give a number, float('NaN') for one "
+            "that is missing."
+        )
     if isinstance(y, np.ma.MaskedArray):
         y = np.ma.filled(y.astype(float), np.nan)
     y, expected = _of_one_kind(y), model.shapes.y
     whole = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
     return y.astype(jnp.result_type(float)) if whole and expected is not None and expected.dtype.kind == "f" else y
+
+
+def _check_finite(y: Any) -> None:
+    """Refuse an observation that no density allows, and that a state would not recover from; NaN is a missing one."""
+    known = isinstance(y, np.ndarray) or (isinstance(y, jax.Array) and not isinstance(y, jax.core.Tracer))
+    if known and jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
+        raise ValueError(f"y: expected finite numbers, got {np.asarray(y).tolist()}; write NaN for a missing value.")
 
 
 def _of_one_kind(number: Any) -> Any:

@@ -24,13 +24,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_whole_number
-from epf_jax.dependence import abstractly
 from epf_jax.filters.base import StepInfo, start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.gaussian import cholesky, condition, is_gaussian, is_linear_gaussian, linear_parts, moments
-from epf_jax.model import StateSpaceModel, check_is_model, example_input
+from epf_jax.gaussian import cholesky, condition, linear_parts, moments
+from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
-from epf_jax.proposals import Proposal, why_not_fully_adapted
+from epf_jax.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
 from epf_jax.resampling import Resampler, resampler_name
 from epf_jax.triangular import scale_of_sum
 
@@ -137,7 +136,7 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     check_whole_number("num_points", num_points, least=2, hint="Three are usual.")
     if num_points > _MOST_ALONG:
         raise ValueError(f"num_points: {num_points} are more than the {_MOST_ALONG} that serve. Three are usual.")
-    problem = why_not_fully_adapted(model) or _why_no_gaussian_start(model)
+    problem = why_not_gaussian_filter(model)
     if problem:
         raise ValueError(
             f"sigma_points: {problem} It needs a Gaussian initial state, a Gaussian transition and an observation that "
@@ -173,7 +172,7 @@ def kalman(model: StateSpaceModel) -> KnownTheta:
         model: one whose initial state, transition and observation are Gaussian, means linear in x and noise free of x.
     """
     check_is_model(model)
-    problem = why_not_fully_adapted(model) or _why_no_gaussian_start(model) or _why_not_linear(model)
+    problem = why_not_kalman(model)
     if problem:
         raise ValueError(
             f"kalman: {problem} It needs a Gaussian initial state, and a transition and an observation that are "
@@ -217,18 +216,6 @@ def _by_laws(model: StateSpaceModel, predict: Callable, description: str) -> Kno
         return x.reshape(len(which), *x_shape).astype(x_dtype)
 
     return KnownTheta(start, step, between, pick, description, model)
-
-
-def _why_not_linear(model: StateSpaceModel) -> str:
-    theta, x = model.parameters.to_theta(model.parameters.centre), np.zeros(model.shapes.x.shape, float)
-    if is_linear_gaussian(lambda x, u: model.transition(theta, x, u), x, example_input(model)):
-        return ""
-    return "the mean of the transition is not linear in x, or its noise depends on x."
-
-
-def _why_no_gaussian_start(model: StateSpaceModel) -> str:
-    kind = abstractly(model.initial, model.parameters.to_theta(model.parameters.centre))
-    return "" if is_gaussian(kind) else f"the initial state is {type(kind).__name__}, not Gaussian."
 
 
 def _hermite(num: int, dim: int) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:

@@ -19,12 +19,14 @@ p(theta | x_0:t) for every surviving path; the cycle is the same. An observation
 is counted in `StepInfo` and then treated as missing.
 """
 
+import warnings
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from epf_jax.checks import frames_to_user
 from epf_jax.differentiable import moves_particles
 from epf_jax.filters.base import (
     Filter,
@@ -38,7 +40,7 @@ from epf_jax.filters.base import (
 )
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
-from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted
+from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted, why_not_kalman
 from epf_jax.quasi import check_kept_in_order
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import Sampler, default_walk, no_draw
@@ -316,6 +318,14 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=default_walk(model.parameters.dim))
     warn_if_not_inspectable(model)
+    if inspectable and not why_not_kalman(model):
+        warnings.warn(
+            f"This model's {model.parameters.dim} parameters get epf.assumed_density(model), an approximation, which "
+            "may be off on every key alike. It is linear and Gaussian in x: epf.smc2_filter(model, 1000, max_steps=T, "
+            "inner=epf.kalman(model)) is exact, if slower. Give statistic=epf.assumed_density(model) to hear no more "
+            "of it.",
+            stacklevel=frames_to_user(),
+        )
     return assumed_density(model)
 
 

@@ -126,6 +126,22 @@ def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = 
     ax.plot(t, curve.mean, color=color, linewidth=1.8, label=f"{label}: mean")
 
 
+def focus(ax: Any, curve: Curve, data: Any = None) -> None:
+    """Limits of a panel that its few widest bands do not decide, such as those before anything was learned.
+
+    They are set where all of the bands would take more than twice the room of the data and all but the widest
+    fiftieth of the bands at either side.
+    """
+    edges = [curve.mean, *curve.quantiles.T]
+    lows, highs = np.nanmin(edges, axis=0), np.nanmax(edges, axis=0)
+    seen = np.array([] if data is None else data, float)
+    seen = seen[np.isfinite(seen)]
+    low = min([np.nanquantile(lows, 0.02), *seen])
+    high = max([np.nanquantile(highs, 0.98), *seen])
+    if high > low and max([np.nanmax(highs), *seen]) - min([np.nanmin(lows), *seen]) > 2 * (high - low):
+        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+
+
 def _tint(color: str, strength: float) -> Any:
     """The colour, paler: bands are opaque, so that the legend shows them as they are."""
     from matplotlib.colors import to_rgb

@@ -15,6 +15,7 @@ from epf_jax.plots.base import (
     draw_fan,
     finish,
     finished,
+    focus,
     legend,
     pyplot,
     shown,
@@ -71,6 +72,7 @@ def draw_predicted(ax: Any, t: np.ndarray, results: Results, curve: Any, y: np.n
     draw_fan(ax, t, curve, results.levels, label="predicted")
     if y is not None:
         draw_data(ax, t, y)
+    focus(ax, curve, y)
     ax.set_ylabel(curve.name)
 
 

@@ -19,6 +19,7 @@ from epf_jax.plots.base import (
     draw_truth,
     finish,
     finished,
+    focus,
     legend,
     shown,
     true_values,
@@ -104,6 +105,7 @@ def draw_state(ax: Any, t: np.ndarray, results: Results, curve: Any, y: Any = No
     draw_fan(ax, t, curve, results.levels)
     if y is not None:
         draw_data(ax, t, y, f"{name}, observed")
+    focus(ax, curve, y)
     ax.set_ylabel(curve.name)
 
 
