@@ -49,8 +49,8 @@ class Sums(NamedTuple):
 
     Attributes:
         R: triangular factors of the regression's rows: one for each component whose noise is its own, one of all
-            components side by side where their noise is joint, one of all where it is known.
-        counts: how many values were seen of each component; of none where the noise is known.
+            components side by side where their noise is joint, one of all that were divided by noise that is known.
+        counts: how many values were seen of each component; of none where rows were divided by their noise.
     """
 
     R: tuple[Factor, ...]
