@@ -257,9 +257,14 @@ def _observed_number(y: Any, model: StateSpaceModel) -> Any:
 
 def _check_finite(y: Any) -> None:
     """Refuse an observation that no density allows, and that a state would not recover from; NaN is a missing one."""
-    known = isinstance(y, np.ndarray) or (isinstance(y, jax.Array) and not isinstance(y, jax.core.Tracer))
-    if known and jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
+    if (isinstance(y, np.ndarray) or _is_on_host(y)) and jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
         raise ValueError(f"y: expected finite numbers, got {np.asarray(y).tolist()}; write NaN for a missing value.")
+
+
+def _is_on_host(y: Any) -> bool:
+    """Whether it is an array that can be read without a transfer, for which an accelerator's queue would wait."""
+    concrete = isinstance(y, jax.Array) and not isinstance(y, jax.core.Tracer) and y.is_fully_addressable
+    return concrete and all(device.platform == "cpu" for device in y.devices())
 
 
 def _of_one_kind(number: Any) -> Any:
