@@ -189,19 +189,16 @@ def side_by_side(found: dict[str, Results]) -> Table:
 def disagreements(found: Mapping[str, Results]) -> list[str]:
     """A sentence for each parameter that two methods put apart, of those that are not known to be off."""
     told = []
-    ends = {
-        name: {k: (float(mean[-1]), float(sd[-1])) for (k, mean), sd in zip(means.items(), sds.values(), strict=True)}
-        for name, results in found.items()
-        if name not in _BASELINES
-        for means, sds in [(scalars(results.theta.mean, 1), scalars(results.theta.sd, 1))]
-    }
-    for parameter in dict.fromkeys(k for end in ends.values() for k in end):
-        having = [name for name in ends if parameter in ends[name]]
-        apart = {
-            (a, b): abs(ends[a][parameter][0] - ends[b][parameter][0])
-            / max(ends[a][parameter][1], ends[b][parameter][1], np.finfo(float).tiny)
-            for a, b in combinations(having, 2)
-        }
+    mean, sd = (
+        {name: scalars(part(r.theta), 1) for name, r in found.items() if name not in _BASELINES}
+        for part in (lambda theta: theta.mean, lambda theta: theta.sd)
+    )
+    for parameter in dict.fromkeys(k for of_method in mean.values() for k in of_method):
+        having = [name for name in mean if parameter in mean[name]]
+        apart = {}
+        for a, b in combinations(having, 2):
+            widest = max(sd[a][parameter][-1], sd[b][parameter][-1], np.finfo(float).tiny)
+            apart[a, b] = abs(float(mean[a][parameter][-1]) - float(mean[b][parameter][-1])) / widest
         pair = max(apart, key=lambda names: apart[names], default=None)
         if pair is not None and apart[pair] > _APART:
             told.append(
