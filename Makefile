@@ -31,18 +31,18 @@ format: $(READY)
 full: $(READY)  ## the paper on twenty data sets per model; its claims and tables go to benchmarks/results
 	$(BIN)/epf reproduce --full
 	cp results/full/claims.json benchmarks/results/reproduce_full.json
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 accuracy: $(READY)  ## the accuracy tables of single filters in benchmarks/results, 20 data sets each
 	$(BIN)/python -m benchmarks.accuracy
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 bench: $(VENV)/.peers  ## the speed suite, quickly: tables, curves, and whether the ratios are still those stored
 	$(BIN)/python -m benchmarks.speed
 
 bench-store: $(VENV)/.peers  ## the speed tables and curves of benchmarks/results
 	$(BIN)/python -m benchmarks.speed --store
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 $(VENV)/.peers: $(READY)  # each on its own: one that will not install is named in the tables
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'], sep='\n')" \

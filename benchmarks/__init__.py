@@ -1,1 +1,1 @@
-"""Benchmarks: accuracy against exact posteriors, speed, and what the README quotes of them."""
+"""Benchmarks: accuracy against exact posteriors, speed, and the tables that the pages quote of them."""

@@ -93,7 +93,7 @@ plt.show()
 # **Conclusion.** The methods that redraw theta from exact statistics, the node filter, SMC² and both chains are within a
 # fraction of a standard deviation of the exact mean, with its spread. SIR has lost the spread: few of its draws of theta are
 # left. Online EM gives a number and no spread by design. Among the right ones, what decides is the price, and whether an
-# observation may be added: the table of the README has all of them on six models, over twenty data sets.
+# observation may be added: docs/accuracy.md has all of them on six models, over twenty data sets.
 
 # %%
 trusted = [

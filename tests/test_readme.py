@@ -7,7 +7,8 @@ import jax
 import pytest
 from pages import ROOT, run_page
 
-README = (ROOT / "README.md").read_text()
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+WITH_CODE = [path.name for path in DOCS if "```python" in path.read_text()]
 SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
@@ -21,7 +22,7 @@ def test_every_code_block_runs_in_order(slow, capsys):
 
 
 @pytest.mark.parametrize("slow", SLOW)
-@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_every_code_block_of_a_page_runs_and_every_error_is_the_one_shown(page, slow, capsys):
     _, num_blocks = run_page(f"docs/{page}", slow=slow)
     assert num_blocks >= 1
@@ -34,10 +35,29 @@ def test_the_page_on_models_numbers_its_mistakes():
     assert [f"### {i}. " in page for i in range(1, num + 1)] == [True] * num
 
 
-def test_the_accuracy_table_is_the_stored_one():
-    from benchmarks.readme import written
+def test_every_table_is_the_stored_one():
+    from benchmarks.tables import PAGES, written
 
-    assert written(README) == README
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        assert written(page, text) == text, page
+        assert text.count("written by python -m benchmarks.tables") == len(PAGES[page])
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda path: path.name)
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("https://"):
+            file, _, heading = link.partition("#")
+            there = page.parent / file if file else page
+            assert there.exists(), link
+            assert not heading or heading in _headings(there.read_text()), link
+
+
+def _headings(text):
+    """The anchors that GitHub makes of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_public_name_exists_and_has_a_docstring():

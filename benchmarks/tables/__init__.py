@@ -1,0 +1,49 @@
+"""Write the tables of the README and of docs/ from benchmarks/results: `python -m benchmarks.tables`."""
+
+import pathlib
+
+from benchmarks.tables import headlines, judged, league, speed
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MARKS = "<!-- {0} table, written by python -m benchmarks.tables -->\n", "<!-- end of {0} table -->\n"
+PAGES = {
+    "README.md": {
+        "errors": headlines.errors,
+        "guide": league.guide,
+        "verdicts": headlines.verdicts,
+        "races": headlines.races,
+        "startup": speed.startup,
+    },
+    "docs/accuracy.md": {
+        "accuracy": judged.accuracy,
+        "samplers": judged.samplers,
+        "vague": judged.vague,
+        "many": judged.many,
+        "proposals": judged.proposals,
+        "league": league.league,
+        "duel": judged.duel,
+        "calibration": judged.calibration,
+    },
+    "docs/paper.md": {"claims": judged.claims},
+    "docs/gradients.md": {"gradient": speed.gradient},
+    "docs/speed.md": {
+        "speed": speed.speed,
+        "summaries": speed.summaries,
+        "generator": speed.generator,
+        "capacity": speed.capacity,
+    },
+}
+
+
+def written(page: str, text: str) -> str:
+    """The page with the tables between their markers."""
+    for name, table in PAGES[page].items():
+        start, end = (mark.format(name) for mark in MARKS)
+        before, rest = text.split(start)
+        text = before + start + _seen_from(page, table()) + end + rest.split(end)[1]
+    return text
+
+
+def _seen_from(page: str, table: str) -> str:
+    """A table whose links lead from the page's folder; tables have them from the root."""
+    return table.replace("](benchmarks/", "](../benchmarks/").replace("](docs/", "](") if "/" in page else table
