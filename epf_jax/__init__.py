@@ -47,6 +47,7 @@ from epf_jax.resampling import multinomial, residual, stratified, systematic, wh
 from epf_jax.results import Diagnostics, History, Results, Summary
 from epf_jax.run import run
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler
+from epf_jax.smoothing import Smoothed, smooth
 from epf_jax.statistics import (
     Statistic,
     assumed_density,
@@ -79,6 +80,7 @@ __all__ = [
     "Results",
     "Sampler",
     "Series",
+    "Smoothed",
     "StateSpaceModel",
     "Statistic",
     "StepInfo",
@@ -136,6 +138,7 @@ __all__ = [
     "simulate",
     "slice_sampler",
     "smc2_filter",
+    "smooth",
     "soft_resampling",
     "stop_gradient_resampling",
     "storvik_filter",

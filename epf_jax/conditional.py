@@ -22,9 +22,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.densities import log_prob, sample_each
-from epf_jax.model import StateSpaceModel
+from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, blind_to_missing
+from epf_jax.quasi import is_quasi_random
+from epf_jax.random import threefry
 from epf_jax.resampling import independent_ancestors
 from epf_jax.weights import reweight, uniform_log_weights
 
@@ -34,11 +36,13 @@ class Redrawn(NamedTuple):
 
     Attributes:
         x: the new path.
+        renewed: where it is no longer the old path.
         log_evidence: log p(y_1:L | x_0, theta), estimated by the particles, the old path among them.
         num_collapsed: steps at which every weight was zero.
     """
 
     x: Float[Array, "L *x"]
+    renewed: Bool[Array, " L"]
     log_evidence: Float[Array, ""]
     num_collapsed: Int[Array, ""]
 
@@ -80,7 +84,7 @@ def redraw_path(
         begins: rows that hold the model's initial state: drawn from `model.initial(theta)`, with no observation and
             nothing before. The observation and the input of such a row are not looked at.
     """
-    if proposal.draw is not sample_each:
+    if is_quasi_random(proposal):
         raise ValueError(
             f"proposal: a path is redrawn among independent draws, and those of a {proposal.name} proposal are not. "
             "Give the proposal without epf.quasi_random."
@@ -97,11 +101,48 @@ def redraw_path(
     rows = (jax.random.split(key_rows, num_steps), x, y, u, begins)
     (_, log_weights), made = jax.lax.scan(turn, (cloud, uniform_log_weights(num_particles)), rows)
     last = independent_ancestors(key_end, log_weights, 1)[0]
-    # Back from the particle drawn last to its ancestors.
-    _, path = jax.lax.scan(
-        lambda i, row: (row[1][i], row[0][i]), last.astype(jnp.int32), (made.x, made.ancestors), reverse=True
+    # Back from the particle drawn last to its ancestors; the old path is the last particle of every step.
+    _, (path, renewed) = jax.lax.scan(
+        lambda i, row: (row[1][i], (row[0][i], i < num_particles - 1)),
+        last.astype(jnp.int32),
+        (made.x, made.ancestors),
+        reverse=True,
     )
-    return Redrawn(path, jnp.sum(made.log_increment), jnp.sum(made.collapsed))
+    return Redrawn(path, renewed, jnp.sum(made.log_increment), jnp.sum(made.collapsed))
+
+
+def redraw_whole_path(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    proposal: Proposal,
+    num_particles: int,
+    theta: Theta,
+    x: Float[Array, "T+1 *x"],
+    y: Float[Array, "T *y"],
+    u: Any,
+) -> Redrawn:
+    """One sweep over x_0 .. x_T, x_0 redrawn with the rest."""
+    # A first row in which the path begins, whose y and u are not looked at.
+    y, u = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, u))
+    return redraw_path(key, model, proposal, num_particles, theta, x[0], x, y, u, jnp.arange(len(y)) == 0)
+
+
+def first_path(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    proposal: Proposal,
+    num_particles: int,
+    theta: Theta,
+    y: Float[Array, "T *y"],
+    u: Any,
+) -> Float[Array, "T+1 *x"]:
+    """A path to begin with: simulated without a look at the data, then redrawn once, so that none explodes.
+
+    Simulated by jax's own generator, which every distribution takes.
+    """
+    key_path, key_redraw = jax.random.split(threefry(key))
+    x = simulate(key_path, model, theta, y.shape[0], inputs=u)[0]
+    return redraw_whole_path(key_redraw, model, proposal, num_particles, theta, x, y, u).x
 
 
 def _begin(model, theta):
@@ -133,7 +174,7 @@ def _go_on(model, proposal, theta):
             increment, by = looked.log_increment, looked.log_weights
         drawn = independent_ancestors(key_resample, by, n - 1)
 
-        x = sample_each(key_state, lambda x: proposal.distribution(model, theta, x, y, u), n - 1, cloud[drawn])
+        x = proposal.draw(key_state, lambda x: proposal.distribution(model, theta, x, y, u), n - 1, cloud[drawn])
         x = jnp.concatenate([x.astype(cloud.dtype), x_old[None]])
 
         joins = reweight(log_weights, jax.vmap(lambda x: log_prob(model.transition(theta, x, u), x_old))(cloud))

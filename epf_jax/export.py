@@ -14,6 +14,7 @@ from epf_jax.data import Panel, Series
 from epf_jax.forecast import Forecast
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Results, check_is_results, times
+from epf_jax.smoothing import Smoothed
 from epf_jax.times import axis_of
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
@@ -37,7 +38,7 @@ def to_pandas(results: Results, series: Series | Panel | None = None, *, states:
     t, runs = times(results), results.ess.shape[:-1]
     if isinstance(series, Panel):
         return _of_panel(to_pandas(results, states=states), results, series)
-    along = {"t": t} if series is None else {"t": t, "time": _stamps(results, series)}
+    along = {"t": t} if series is None else {"t": t, "time": _stamps_of_run(results, series)}
     if runs:
         along = {name: np.tile(values, runs[0]) for name, values in along.items()}
         along = {"run": np.repeat(np.arange(runs[0]), len(t)), **along}
@@ -75,6 +76,22 @@ def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
             raise TypeError(f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}.")
         along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
     return _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
+
+
+def smoothed_to_pandas(smoothed: Smoothed, series: Series | None = None) -> Any:
+    """A tidy `pandas.DataFrame`: a row for each time and component of x given all observations.
+
+    Args:
+        smoothed: what `epf.smooth` gave.
+        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
+
+    Returns:
+        Columns t, variable (x, or x[0], x[1], ...), mean, sd, and one for each quantile level.
+    """
+    along = {"t": np.asarray(smoothed.t)}
+    if series is not None:
+        along["time"] = _stamps(len(smoothed.t), len(smoothed.t), series)
+    return _tidy(_library("pandas"), along, "variable", [(_STATE, *map(np.asarray, smoothed.x))], smoothed.levels)
 
 
 def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:
@@ -118,7 +135,7 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
         variables["pit"] = ((*lead, *(f"y_dim_{i}" for i in range(pit.ndim - len(lead)))), pit)
     coordinates: dict[str, Any] = {"t": times(results), "level": np.asarray(results.levels)}
     if series is not None:
-        coordinates["time"] = ("t", _stamps(results, series))
+        coordinates["time"] = ("t", _stamps_of_run(results, series))
     if "run" in lead:
         coordinates["run"] = np.arange(results.ess.shape[0])
     from epf_jax import __version__
@@ -197,12 +214,16 @@ def _for_arviz(groups: dict[str, Any]) -> Any:
     return xarray.DataTree.from_dict(groups)
 
 
-def _stamps(results: Results, series: Any) -> np.ndarray:
+def _stamps_of_run(results: Results, series: Any) -> np.ndarray:
+    return _stamps(len(_times_seen(results)), results.ess.shape[-1], series)
+
+
+def _stamps(num_seen: int, num_rows: int, series: Any) -> np.ndarray:
+    """Those of the last rows of all that were seen."""
     if getattr(series, "times", None) is None:
         raise ValueError(
             f"series: expected what epf.from_table(table, ..., time='date') gave, with its time stamps, got {series!r}."
         )
-    num_seen, num_rows = len(_times_seen(results)), results.ess.shape[-1]
     if len(series.times) != num_seen:
         raise ValueError(f"series: expected the {num_seen} observations of the run, got {series!r}.")
     return axis_of(series.times)[num_seen - num_rows :]

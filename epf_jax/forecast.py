@@ -78,16 +78,7 @@ def forecast(
         levels: quantile levels of the summaries.
     """
     key = check_key(key)
-    model = filter_.model if isinstance(filter_, Filter) else filter_
-    check_is_model(model)
-    check_is_state(state)
-    if jnp.ndim(state.log_weights) != 1:
-        raise ValueError(
-            f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
-            "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
-            "run it alone), or jax.vmap a function of the state."
-        )
-    _check_theta(model, state)
+    model = check_particles(filter_, state, "forecast")
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
     rows = input_rows(inputs, num_steps, state.t + 1, model=model)
     check_rows(model, rows)
@@ -109,12 +100,22 @@ def _forecast(model, levels, key, state, rows):
         return jax.lax.scan(ahead, state.x, (keys, rows))[1]
 
 
-def _check_theta(model: StateSpaceModel, state: FilterState) -> None:
-    """Refuse a state whose theta is not this model's: a filter with theta known has none."""
+def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: str) -> StateSpaceModel:
+    """The model whose particles the state holds, or an error: of many runs, or of another theta than the model's."""
+    model = filter_.model if isinstance(filter_, Filter) else filter_
+    check_is_model(model)
+    check_is_state(state)
+    if jnp.ndim(state.log_weights) != 1:
+        raise ValueError(
+            f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
+            "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
+            "run it alone), or jax.vmap a function of the state."
+        )
     expected = jax.tree.map(lambda leaf: leaf.shape, model.shapes.theta)
     got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], state.theta)
-    if expected != got:
+    if expected != got:  # a filter with theta known has none
         raise ValueError(
-            f"state: expected particles with the model's theta, of shapes {expected}, got {got}. Give forecast the "
+            f"state: expected particles with the model's theta, of shapes {expected}, got {got}. Give {who} the "
             "filter that made the state."
         )
+    return model

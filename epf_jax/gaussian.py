@@ -172,8 +172,7 @@ def condition(
     proposal.
     """
     seen, H, offset = mask_missing(value, H, offset)
-    factors = _rotated if H.size <= _UNROLL**2 else _by_covariances
-    D, half, left = factors(mask_covariance(value, noise_tril), H @ scale_tril, scale_tril)
+    D, half, left = factors_of_gain(scale_tril, H, mask_covariance(value, noise_tril))
     innovation = seen - H @ mean - offset
     return Conditioned(
         mean=mean + half @ solve_lower(D, innovation),
@@ -181,6 +180,14 @@ def condition(
         # The masked components are N(0, 1) at 0, whose constants are taken out again.
         log_density=normal_log_prob(innovation, D) + 0.5 * jnp.log(2 * jnp.pi) * jnp.sum(jnp.isnan(value)),
     )
+
+
+def factors_of_gain(
+    scale_tril: Float[Array, "d d"], H: Float[Array, "k d"], noise_tril: Float[Array, "k k"]
+) -> tuple[Float[Array, "k k"], Float[Array, "d k"], Float[Array, "d d"]]:
+    r"""The scale of D, :math:`K D^{1/2}`, and the scale of what is left of P, as `condition` writes them."""
+    factors = _rotated if H.size <= _UNROLL**2 else _by_covariances
+    return factors(noise_tril, H @ scale_tril, scale_tril)
 
 
 def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array, "d d"]) -> tuple[Array, Array, Array]:

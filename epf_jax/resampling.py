@@ -44,6 +44,11 @@ def independent_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], nu
     return _inverse_cdf(log_weights, spacings[:-1] / spacings[-1])
 
 
+def spread_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], num: int) -> Int[Array, " num"]:
+    """`num` ancestors drawn by weight, one in each of so many strata, sorted."""
+    return _inverse_cdf(log_weights, (jnp.arange(num) + jax.random.uniform(key, (num,))) / num)
+
+
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     """One independent position in each of N strata (Kitagawa 1996)."""
     return _stratified(key, jax.nn.softmax(log_weights))

@@ -21,10 +21,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_whole_number
-from epf_jax.conditional import redraw_path
+from epf_jax.conditional import first_path, redraw_whole_path
 from epf_jax.filters import bootstrap_filter
 from epf_jax.filters.parameter import check_statistic
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, simulate, warn_of_unread
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_unread
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.random import threefry
 from epf_jax.results import Results
@@ -118,7 +118,7 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
         key_theta, key_path = jax.random.split(key)
         y, rows = data
         theta, info = draw_theta(key_theta, coordinates.to_theta(state.z), state.x, y, rows, population)
-        redrawn = _redrawn(key_path, model, proposal, num_particles, theta, state.x, y, rows)
+        redrawn = redraw_whole_path(key_path, model, proposal, num_particles, theta, state.x, y, rows)
         z = coordinates.to_vector(theta)
         acceptance = info.acceptance.astype(z.dtype)
         drawn = Draw(z, redrawn.x[-1], redrawn.log_evidence, acceptance, redrawn.num_collapsed > 0)
@@ -197,26 +197,13 @@ def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
 
 @lru_cache(maxsize=64)  # one program for all series of a length
 def _first_paths(model: StateSpaceModel, proposal: Proposal, num_particles: int) -> Callable:
-    """`draw(key, z, y, rows)`, a path for each z: simulated without a look at the data, then redrawn once.
-
-    So theta sees none that explodes. Simulated by jax's own generator, which every distribution takes.
-    """
+    """`draw(key, z, y, rows)`, a path for each z."""
 
     def one(key, z, y, rows):
-        key_path, key_redraw = jax.random.split(key)
-        theta = model.parameters.to_theta(z)
-        x = simulate(key_path, model, theta, y.shape[0], inputs=rows)[0]
-        return _redrawn(key_redraw, model, proposal, num_particles, theta, x, y, rows).x
+        return first_path(key, model, proposal, num_particles, model.parameters.to_theta(z), y, rows)
 
     @jax.jit
     def draw(key, z, y, rows):
         return jax.vmap(one, in_axes=(0, 0, None, None))(jax.random.split(threefry(key), z.shape[0]), z, y, rows)
 
     return draw
-
-
-def _redrawn(key, model, proposal, num_particles, theta, x, y, rows):
-    """The path after a sweep of conditional SMC, x_0 redrawn with the rest."""
-    # A first row in which the path begins, whose y and u are not looked at.
-    y, rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, rows))
-    return redraw_path(key, model, proposal, num_particles, theta, x[0], x, y, rows, jnp.arange(len(y)) == 0)

@@ -2,6 +2,7 @@
 
 import pathlib
 import time as clock
+import warnings
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import typer
 
+from epf_jax import smoothing
 from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
 from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
@@ -39,6 +41,7 @@ from epf_jax.filters import Filter
 from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
+from epf_jax.smoothing import Smoothed
 from epf_jax.tables import count_of
 
 
@@ -59,6 +62,7 @@ def fit_command(
         pathlib.Path | None,
         typer.Option(help="File to keep the results so far in; the same command goes on from there."),
     ] = None,
+    smooth: Annotated[bool, typer.Option(help="Also the states in hindsight, given all observations.")] = False,
 ) -> None:
     """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
 
@@ -79,18 +83,28 @@ def fit_command(
             results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
         seconds = clock.perf_counter() - began
         warned = look.findings(results)
+        smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
         tables = [posterior(results), run_facts(results)]
         for table in tables:
             show(table)
         for sentence in warned:
             console.print(f"Warning: {sentence}", style="yellow", highlight=False)
-        found = outputs.columns_over_time(results, series)
+        found = outputs.columns_over_time(results, series, smoothed)
         outputs.write_parquet(output / "fit.parquet", found)
         outputs.write_netcdf(output / "fit.nc", found)
         facts = [_in_words(filter_, series, data, model, seed, seconds)]
-        pictures = look.figures(results, series)
+        pictures = look.figures(results, series, smoothed)
         page = outputs.write_page(output / "fit.html", f"{model} on {data.name}", facts, warned, tables, pictures)
     console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, warned: list[str]) -> Smoothed:
+    """The smoothed states; what was told of them joins the other warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = smoothing.smooth(jax.random.key(seed), filter_, results.final, series)
+    warned += [str(warning.message) for warning in caught]
+    return found
 
 
 def posterior(results: Results) -> Table:

@@ -15,16 +15,17 @@ import numpy as np
 from epf_jax.data import Series
 from epf_jax.naming import scalars
 from epf_jax.page import Figure
-from epf_jax.plots import plot_diagnostics, plot_states, plot_theta
+from epf_jax.plots import plot_diagnostics, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
 from epf_jax.results import Results
+from epf_jax.smoothing import Smoothed
 from epf_jax.trouble import warn_of_trouble
 
 _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
 _COLOURS = ("#1f5fa8", "#d1662a", "#2a8f5a", "#8a4fb0", "#c9a227", "#c43c39")
 
 
-def figures(results: Results, series: Series) -> list[Figure]:
+def figures(results: Results, series: Series, smoothed: Smoothed | None = None) -> list[Figure]:
     """The pictures of one run."""
     found = [
         Figure(
@@ -39,6 +40,11 @@ def figures(results: Results, series: Series) -> list[Figure]:
             lambda: plot_states(results, series, on_state=False),
         ),
     ]
+    if smoothed is not None:
+        caption = "The states in hindsight, given all observations, and the means that the filter had at the time."
+        found.append(
+            Figure("smoothed", caption, lambda: plot_smoothed(smoothed, series, results=results, on_state=False))
+        )
     if scalars(results.theta.mean, 1):
         caption = "What is known of each parameter after t observations: posterior mean and 90% band."
         found.insert(0, Figure("theta", caption, lambda: plot_theta(results, series)))

@@ -13,7 +13,8 @@ from epf_jax.files import write_atomically
 from epf_jax.machine import machine
 from epf_jax.naming import scalars
 from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
-from epf_jax.results import Results, log_scores
+from epf_jax.results import Results, Summary, log_scores
+from epf_jax.smoothing import Smoothed
 
 
 def prepare(page: pathlib.Path) -> None:
@@ -35,7 +36,7 @@ def prepare(page: pathlib.Path) -> None:
         raise ValueError(f"--output: cannot make {figures} ({error.strerror or error}).") from error
 
 
-def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]:
+def columns_over_time(results: Results, series: Series, smoothed: Smoothed | None = None) -> dict[str, np.ndarray]:
     """Everything that a run found, a column each with a row for every observation."""
     num = len(results.ess)
     found: dict[str, Any] = {"t": np.arange(1, num + 1)}
@@ -43,7 +44,7 @@ def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]
         found["time"] = np.asarray([str(stamp) for stamp in series.times])
     flat = series.y.reshape(num, -1)
     data = {name: flat[:, i] for i, name in enumerate(series.columns)}
-    own = _found(results)
+    own = _found(results) | ({} if smoothed is None else _columns("smoothed", smoothed.x, smoothed.levels))
     # A column of the table that is called as one of the run's own is told apart from it.
     taken = {"method", *found, *own}
     return found | {f"y.{name}" if name in taken else name: column for name, column in data.items()} | own
@@ -51,18 +52,23 @@ def columns_over_time(results: Results, series: Series) -> dict[str, np.ndarray]
 
 def _found(results: Results) -> dict[str, np.ndarray]:
     """What a run found, a column each."""
-    found = {}
-    for root, summary in (("theta", results.theta), ("x", results.x)):
-        parts = {"mean": summary.mean, "sd": summary.sd}
-        for i, level in enumerate(np.asarray(results.levels)):
-            parts[f"q{round(100 * float(level)):02d}"] = jax.tree.map(lambda leaf, i=i: leaf[..., i], summary.quantiles)
-        for part, tree in parts.items():
-            for name, values in scalars(tree, 1, root).items():
-                found[f"{root}.{name}.{part}" if name != root else f"{root}.{part}"] = values
+    found = _columns("theta", results.theta, results.levels) | _columns("x", results.x, results.levels)
     found |= {"log_evidence": np.asarray(results.log_evidence), "log_score": log_scores(results)}
     for name in ("ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed"):
         found[name] = np.asarray(getattr(results, name))
     return found
+
+
+def _columns(root: str, summary: Summary, levels: Any) -> dict[str, np.ndarray]:
+    """A summary over time, a column for each component's mean, sd and quantiles."""
+    parts = {"mean": summary.mean, "sd": summary.sd}
+    for i, level in enumerate(np.asarray(levels)):
+        parts[f"q{round(100 * float(level)):02d}"] = jax.tree.map(lambda leaf, i=i: leaf[..., i], summary.quantiles)
+    return {
+        f"{root}.{name}.{part}" if name != root else f"{root}.{part}": values
+        for part, tree in parts.items()
+        for name, values in scalars(tree, 1, root).items()
+    }
 
 
 def write_parquet(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:

@@ -1,16 +1,19 @@
 """Oracles: the exact answers that filters are judged by."""
 
 from epf_jax.exact.grid import GridPosterior, axes_around, grid_moments, kl, posterior
-from epf_jax.exact.kalman import kalman, kalman_log_evidence
+from epf_jax.exact.kalman import kalman, kalman_log_evidence, kalman_states
 from epf_jax.exact.known_path import known_path, path_log_likelihood
-from epf_jax.exact.quadrature import nodes_around, quadrature, quadrature_log_evidence
+from epf_jax.exact.quadrature import nodes_around, quadrature, quadrature_log_evidence, quadrature_states
+from epf_jax.exact.states import GridStates, states
 
 __all__ = [
     "GridPosterior",
+    "GridStates",
     "axes_around",
     "grid_moments",
     "kalman",
     "kalman_log_evidence",
+    "kalman_states",
     "kl",
     "known_path",
     "nodes_around",
@@ -18,4 +21,6 @@ __all__ = [
     "posterior",
     "quadrature",
     "quadrature_log_evidence",
+    "quadrature_states",
+    "states",
 ]

@@ -57,6 +57,13 @@ class GridPosterior(NamedTuple):
             parts.append(np.sum(weighted, axis=tuple(j + 1 for j in others)))
         return jax.tree.unflatten(structure, parts)
 
+    def points(self) -> tuple[Theta, Float[np.ndarray, " G"]]:
+        """The points of the grid, one after the other, and the last posterior's weight of each; all add up to one."""
+        axes, structure = jax.tree.flatten(self.axes)
+        points = [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
+        weights = np.ravel(np.exp(self.log_density[-1]) * _cells(axes)[0])
+        return jax.tree.unflatten(structure, points), weights / np.sum(weights)
+
     def quantiles(self, levels: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> Theta:
         """Posterior quantiles, a pytree of arrays (T, Q), by linear interpolation of the distribution function."""
 
@@ -98,9 +105,7 @@ def posterior(
         evaluated = _log_joint(model, log_likelihood, min(batch_size, len(points)), points, data)
         log_joint = np.asarray(evaluated).T.reshape(-1, *(len(leaf) for leaf in leaves))
     log_joint = np.where(np.isnan(log_joint), -np.inf, log_joint)  # a point at the support's edge has no density
-    cells: np.ndarray = np.ones(())
-    for i, leaf in enumerate(leaves):
-        cells = cells * _along(_trapezoid(leaf), i, len(leaves))
+    cells = _cells(leaves)
     highest = np.max(log_joint, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
     if not np.all(np.isfinite(highest)):
         raise ValueError(
@@ -187,6 +192,14 @@ def _check_axes(model, axes):
 def _trapezoid(axis: np.ndarray) -> np.ndarray:
     steps = np.diff(axis)
     return 0.5 * (np.pad(steps, (0, 1)) + np.pad(steps, (1, 0)))
+
+
+def _cells(axes: list[np.ndarray]) -> np.ndarray:
+    """What each point of the grid counts, shape (1, n_1, .., n_P)."""
+    cells: np.ndarray = np.ones(())
+    for i, axis in enumerate(axes):
+        cells = cells * _along(_trapezoid(axis), i, len(axes))
+    return cells
 
 
 def _along(vector: np.ndarray, i: int, num_axes: int) -> np.ndarray:

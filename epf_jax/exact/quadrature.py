@@ -1,4 +1,4 @@
-r"""Deterministic quadrature over a one-dimensional state: the exact evidence of a nonlinear model.
+r"""Deterministic quadrature over a one-dimensional state: the exact evidence and states of a nonlinear model.
 
 The filtering density is carried at nodes :math:`x_t^j` with trapezoidal weights,
 
@@ -11,7 +11,7 @@ with the data (`nodes_around`), so that a precise observation needs few of them.
 """
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,42 @@ def quadrature_log_evidence(
             all of those that matter.
         inputs: one row per observation, or None for the time index.
     """
+    return jnp.cumsum(_forward(model, theta, y, nodes, inputs)[1].log_density)
+
+
+def quadrature_states(
+    model: StateSpaceModel, theta: Theta, y: Float[Array, " T"], nodes: Any, *, inputs: Any = None
+) -> tuple[Float[Array, "T+1"], Float[Array, "T+1"]]:
+    """Mean and sd of x_0 .. x_T given the whole series and theta, by quadrature; arguments as above."""
+
+    def back(after, step):
+        # p(x_{t-1} | x_t, y_1:t-1) in the columns, averaged over what x_t is.
+        states, log_after = after
+        kernel = _log_kernel(model, theta, step.states, states, step.u)
+        log_given = jax.nn.log_softmax(step.log_mass[:, None] + kernel, axis=0)
+        log_given = jnp.where(jnp.isfinite(log_after), log_given, -jnp.inf)  # a node with no mass says nothing
+        log_mass = logsumexp(log_given + log_after, axis=1)
+        return (step.states, log_mass), log_mass
+
+    (last, log_last), steps = _forward(model, theta, y, nodes, inputs)
+    log_masses = jax.lax.scan(back, (last, log_last), steps, reverse=True)[1]
+    w = jnp.exp(jnp.vstack([log_masses, log_last]))
+    states = jnp.vstack([steps.states, last])
+    mean = jnp.sum(w * states, axis=1) / jnp.sum(w, axis=1)
+    return mean, jnp.sqrt(jnp.sum(w * (states - mean[:, None]) ** 2, axis=1) / jnp.sum(w, axis=1))
+
+
+class _Step(NamedTuple):
+    """The nodes of x_{t-1}, the log of the mass at each given y_1:t-1, u_t, and log p(y_t | y_1:t-1)."""
+
+    states: Float[Array, " G"]
+    log_mass: Float[Array, " G"]
+    u: Any
+    log_density: Float[Array, ""]
+
+
+def _forward(model, theta, y, nodes, inputs) -> tuple[tuple[Array, Array], _Step]:
+    """The filter on nodes: those of x_T and the log of their masses, and every step."""
     if model.shapes.x.shape != ():
         raise ValueError(
             f"quadrature: the state must be a scalar, but has shape {model.shapes.x.shape}. A linear-Gaussian model of "
@@ -72,20 +108,25 @@ def quadrature_log_evidence(
     rows = input_rows(inputs, y.shape[0], model=model)
 
     def step(carry, row):
-        states_prev, log_mass, total = carry
+        states_prev, log_mass = carry
         states, y, u = row
-        kernel = jax.vmap(lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states))(
-            states_prev
-        )
+        kernel = _log_kernel(model, theta, states_prev, states, u)
         log_lik = jax.vmap(lambda x: observed_log_prob(model.observation(theta, x, u), y))(states)
         # In logs: an outlier may underflow every density, and still tell one theta from another.
         log_joint = logsumexp(log_mass[:, None] + kernel, axis=0) + log_lik + jnp.log(states[1] - states[0])
         evidence = logsumexp(log_joint)
-        return (states, log_joint - evidence, total + evidence), total + evidence
+        return (states, log_joint - evidence), _Step(states_prev, log_mass, u, evidence)
 
     log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(nodes[0])
-    start = (nodes[0], log_density + jnp.log(nodes[0][1] - nodes[0][0]), jnp.zeros(()))
-    return jax.lax.scan(step, start, (nodes[1:], y, rows))[1]
+    start = (nodes[0], log_density + jnp.log(nodes[0][1] - nodes[0][0]))
+    return jax.lax.scan(step, start, (nodes[1:], y, rows))
+
+
+def _log_kernel(model, theta, states_prev, states, u) -> Float[Array, "G G"]:
+    """Log p(x_t | x_{t-1}) from every node to every node."""
+    return jax.vmap(lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states))(
+        states_prev
+    )
 
 
 def quadrature(

@@ -103,7 +103,11 @@ class Shown(NamedTuple):
 
 def shown(results: Results, y: Any) -> Shown:
     """The axis and the data of a run; `y` is an array, a table, a `Series` with its names and stamps, or None."""
-    t = times(results)
+    return shown_at(times(results), y)
+
+
+def shown_at(t: np.ndarray, y: Any) -> Shown:
+    """The same of any steps t."""
     if y is None:
         return Shown(t, ALONG, None, [])
     y = from_table(y) if is_table(y) else y

@@ -10,6 +10,7 @@ from epf_jax.plots.base import (
     EXACT,
     FILTER,
     MOST_PANELS,
+    Shown,
     check_levels_kept,
     column,
     curves,
@@ -22,9 +23,11 @@ from epf_jax.plots.base import (
     focus,
     legend,
     shown,
+    shown_at,
     true_values,
 )
 from epf_jax.results import Results, check_over_time, log_scores
+from epf_jax.smoothing import Smoothed
 
 
 def plot_theta(
@@ -84,25 +87,62 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title
     """
     check_over_time(results, "plot_states")
     check_levels_kept(results)
-    found, of = curves(results.x, "x")[:MOST_PANELS], shown(results, y)
+    return _states(results, shown(results, y), on_state, title, "filter")
+
+
+def plot_smoothed(
+    smoothed: Smoothed,
+    y: Any = None,
+    *,
+    results: Results | None = None,
+    on_state: bool = True,
+    title: str | None = None,
+) -> Any:
+    """A figure of the states in hindsight, p(x_t | y_1:T), with the data, and what was known at the time, if given.
+
+    Args:
+        smoothed: what `epf.smooth` gave back.
+        y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
+        results: the run, whose filtered means are then drawn as a line.
+        on_state: whether observations shaped like the state are drawn on the states' panels; see `plot_states`.
+        title: of the figure.
+
+    Returns:
+        The matplotlib figure.
+    """
+    check_levels_kept(smoothed)
+    before = None
+    if results is not None:
+        check_over_time(results, "plot_smoothed")
+        before = [curve.mean for curve in curves(results.x, "x")]
+    return _states(smoothed, shown_at(np.asarray(smoothed.t), y), on_state, title, "given all", before)
+
+
+def _states(found: Any, of: Shown, on_state: bool, title: str | None, label: str, before: Any = None) -> Any:
+    """The panels of both: the data above, if they are not on the states', then every component of the state."""
+    states = curves(found.x, "x")[:MOST_PANELS]
     named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
-    shared = on_state and of.y is not None and of.y.shape[1:] == results.x.mean.shape[1:]
+    shared = on_state and of.y is not None and of.y.shape[1:] == found.x.mean.shape[1:]
     above = [] if shared else named
-    figure, axes = column(len(above) + len(found), 2.4)
+    figure, axes = column(len(above) + len(states), 2.4)
     for ax, (name, values) in zip(axes, above, strict=False):
         draw_data(ax, of.t, values)
         ax.set_ylabel(name)
-    for j, (ax, curve) in enumerate(zip(axes[len(above) :], found, strict=True)):
-        draw_state(ax, of.t, results, curve, *(named[j][::-1] if shared else ()))
+    for j, (ax, curve) in enumerate(zip(axes[len(above) :], states, strict=True)):
+        draw_state(ax, of.t, found, curve, *(named[j][::-1] if shared else ()), label=label)
+        if before is not None:
+            ax.plot(of.t[-len(before[j]) :], before[j], color=EXACT, linewidth=1.0, label="filter: mean")
     for ax in axes:
         finish(ax)
     legend(axes[len(above)])
     return finished(figure, axes, of.along, title)
 
 
-def draw_state(ax: Any, t: np.ndarray, results: Results, curve: Any, y: Any = None, name: str = "y") -> None:
-    """One component of the filtered state on one panel, with the data if they are given."""
-    draw_fan(ax, t, curve, results.levels)
+def draw_state(
+    ax: Any, t: np.ndarray, found: Any, curve: Any, y: Any = None, name: str = "y", *, label: str = "filter"
+) -> None:
+    """One component of the state on one panel, with the data if they are given."""
+    draw_fan(ax, t, curve, found.levels, label=label)
     if y is not None:
         draw_data(ax, t, y, f"{name}, observed")
     focus(ax, curve, y)

@@ -1,0 +1,212 @@
+r"""The past in hindsight: the law of all states given the whole series, :math:`p(x_{0:T} \mid y_{1:T})`.
+
+A filter's states are given y_1:t, those that came before; its particles' paths have long coalesced, and cannot tell.
+Theta's particles can, so that paths are drawn anew, each for a theta of its own:
+
+    1. theta   drawn from the last particles by their weights, evenly
+    2. path    of a model that is linear and Gaussian in x, drawn from :math:`p(x_{0:T} \mid y_{1:T}, \theta)` itself
+               (`linear_paths.py`); of any other a first one, then sweeps of conditional SMC with ancestor sampling
+               (`conditional.py`), each of which leaves that law invariant (Lindsten, Jordan and Schön 2014)
+
+The law of theta is the filter's own. Sweeps come as near to the paths' as they forget the first one, and the share of
+paths that they renewed, at every t, says whether they did. All of the series is read in every sweep: this is a look
+back, at a cost that grows with it, and no part of filtering.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from epf_jax.checks import check_flag, check_key, check_whole_number, frames_to_user
+from epf_jax.conditional import first_path, redraw_whole_path
+from epf_jax.filters import Filter, FilterState, bootstrap_filter
+from epf_jax.forecast import check_particles
+from epf_jax.linear_paths import draw_linear_path
+from epf_jax.model import StateSpaceModel, check_rows, input_rows
+from epf_jax.precision import full_precision
+from epf_jax.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
+from epf_jax.random import stream
+from epf_jax.resampling import spread_ancestors
+from epf_jax.results import Summary, summarise
+from epf_jax.run import DEFAULT_LEVELS, check_levels
+from epf_jax.series import check_series, with_own_inputs
+from epf_jax.weights import uniform_log_weights
+
+_MOST_NUMBERS = 2e7  # of the particles of all paths that are drawn at once: 80 MiB and as much again for ancestors
+_PIECES = 20  # between which a progress bar moves
+_LEAST_RENEWED = 0.95  # of the paths, at every t
+
+
+class Smoothed(NamedTuple):
+    """The states given the whole series.
+
+    Attributes:
+        x: summary of x_1 .. x_T given y_1:T, a row for each observation, as in `Results`.
+        paths: draws of x_0 .. x_T, D of them, equally likely.
+        theta: the parameters of each path.
+        renewed: the share of the paths that the sweeps drew anew, for x_0 .. x_T: near 1 where they forgot the first
+            path that they began with, and 1 where paths are drawn exactly.
+        t: the time indices of x.
+        levels: the quantile levels of x.
+    """
+
+    x: Summary
+    paths: Float[Array, "D T+1 *x"]
+    theta: Any
+    renewed: Float[Array, " T+1"]
+    t: Int[Array, " T"]
+    levels: Float[Array, " Q"]
+
+    def __repr__(self) -> str:
+        """How many paths of how many states, without the arrays."""
+        return f"<Smoothed: {len(self.paths)} paths of {len(self.t)} observations>"
+
+    def to_pandas(self, series: Any = None) -> Any:
+        """A tidy `pandas.DataFrame`: see `epf_jax.export.smoothed_to_pandas`."""
+        from epf_jax.export import smoothed_to_pandas
+
+        return smoothed_to_pandas(self, series)
+
+    def plot(self, y: Any = None, *, results: Any = None, on_state: bool = True, title: str | None = None) -> Any:
+        """The states as a matplotlib figure, with the data, and a run's filtered means: see `epf.plots`."""
+        from epf_jax.plots import plot_smoothed
+
+        return plot_smoothed(self, y, results=results, on_state=on_state, title=title)
+
+
+def smooth(
+    key: PRNGKeyArray,
+    filter_: Filter | StateSpaceModel,
+    state: FilterState,
+    y: Any,
+    *,
+    inputs: Any = None,
+    num_paths: int = 200,
+    num_particles: int = 50,
+    num_sweeps: int = 10,
+    proposal: Proposal | None = None,
+    levels: tuple[float, ...] = DEFAULT_LEVELS,
+    progress: bool = False,
+) -> Smoothed:
+    """What the states x_0 .. x_T were, in the light of all observations: paths drawn for thetas of the posterior.
+
+    Args:
+        key: a JAX random key.
+        filter_: the filter that made the state, or its model.
+        state: after the last observation: `results.final` of a filter or of chains.
+        y: all observations that it has seen, as they were given to `epf.run`; NaN is missing.
+        inputs: their inputs, as they were given to `epf.run`.
+        num_paths: D, each with a theta of its own. The mean of x_t is known to its sd / sqrt(D), if theta is.
+        num_particles: of every sweep, at least two.
+        num_sweeps: by which every path is drawn anew.
+        proposal: how the sweeps draw states. By default there are none where the model is linear and Gaussian in x,
+            and its paths are drawn exactly; elsewhere `epf.fully_adapted(model)` where the model allows it, or
+            `epf.bootstrap()`.
+        levels: quantile levels of the summary.
+        progress: whether to show a progress bar.
+    """
+    key_theta, key_paths = jax.random.split(stream(check_key(key)))
+    model = check_particles(filter_, state, "smooth")
+    check_whole_number("num_paths", num_paths, hint="A few hundred are a good start.")
+    check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; fifty is a good start.")
+    check_whole_number("num_sweeps", num_sweeps, hint="Ten are a good start.")
+    check_flag("progress", progress)
+    levels = check_levels(levels)
+    if proposal is not None:
+        check_proposal(proposal, model)
+    y, inputs = with_own_inputs(y, inputs)
+    y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
+    _check_all_seen(state, len(y))
+    rows = input_rows(inputs, len(y), model=model)
+    check_rows(model, rows)
+
+    chosen = spread_ancestors(key_theta, state.log_weights, num_paths)
+    theta = jax.tree.map(lambda leaf: leaf[chosen], state.theta)
+    keys = jax.random.split(key_paths, num_paths)
+    draw = partial(_draw, _path_of(model, proposal, num_particles, num_sweeps))
+    size = _at_once(num_paths, num_particles * (len(y) + 1) * max(1, np.prod(model.shapes.x.shape)), progress)
+    paths, renewed = _in_pieces(lambda keys, theta: draw(keys, theta, y, rows), keys, theta, size, progress)
+    _warn_of_old_paths(renewed)
+    x = _summary(levels, paths[:, 1:])
+    return Smoothed(x, paths, theta, renewed, 1 + jnp.arange(len(y)), jnp.asarray(levels, renewed.dtype))
+
+
+@lru_cache(maxsize=64)
+def _path_of(model: StateSpaceModel, proposal: Proposal | None, num_particles: int, num_sweeps: int) -> Callable:
+    """`path(key, theta, y, rows) -> x, renewed`, of one theta; one object for the same parts, so compiled once."""
+    if proposal is None and model.shapes.problem is None and not why_not_kalman(model):
+        return lambda key, theta, y, rows: (draw_linear_path(key, model, theta, y, rows), jnp.ones(len(y) + 1, bool))
+    parts = (model, default_proposal(model) if proposal is None else proposal, num_particles)
+
+    def by_sweeps(key, theta, y, rows):
+        key_first, key_sweeps = jax.random.split(key)
+        x = first_path(key_first, *parts, theta, y, rows)
+
+        def sweep(carry, key):
+            x, renewed = carry
+            redrawn = redraw_whole_path(key, *parts, theta, x, y, rows)
+            return (redrawn.x, renewed | redrawn.renewed), None
+
+        return jax.lax.scan(sweep, (x, jnp.zeros(len(x), bool)), jax.random.split(key_sweeps, num_sweeps))[0]
+
+    return by_sweeps
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(path, keys, theta, y, rows):
+    with full_precision():
+        return jax.vmap(path, in_axes=(0, 0, None, None))(keys, theta, y, rows)
+
+
+@partial(jax.jit, static_argnums=0)
+def _summary(levels, paths):
+    weights = uniform_log_weights(len(paths))
+    return jax.vmap(lambda x: summarise(x, weights, levels))(jnp.swapaxes(paths, 0, 1))
+
+
+def _in_pieces(draw, keys, theta, size, progress):
+    """`draw` for so many paths at a time, all by one program: the last piece is filled up with paths of the first."""
+    num = len(keys)
+    order = np.resize(np.arange(num), (-(-num // size), size))
+    paths, renewed = [], []
+    with tqdm(total=num, unit="path", desc="smoothing", disable=not progress) as bar:
+        for piece in order:
+            x, new = jax.block_until_ready(draw(*jax.tree.map(lambda leaf, piece=piece: leaf[piece], (keys, theta))))
+            paths.append(x)
+            renewed.append(new)
+            bar.update(min(size, num - bar.n))
+    return jnp.concatenate(paths)[:num], jnp.mean(jnp.concatenate(renewed)[:num], axis=0)
+
+
+def _at_once(num_paths: int, numbers_each: float, progress: bool) -> int:
+    most = max(1, int(_MOST_NUMBERS / numbers_each))
+    return min(num_paths, most, -(-num_paths // _PIECES) if progress else num_paths)
+
+
+def _check_all_seen(state: FilterState, num_steps: int) -> None:
+    seen = int(state.t)
+    if seen != num_steps:
+        raise ValueError(
+            f"y: expected all {seen} observations that the state has seen, got {num_steps}. States are looked back on "
+            "from after the last of them: give smooth the series that was filtered, all of it."
+        )
+
+
+def _warn_of_old_paths(renewed: Any) -> None:
+    """Tell where paths still are what they began as."""
+    least = np.asarray(renewed)
+    if least.min() < _LEAST_RENEWED:
+        warnings.warn(
+            f"At t = {int(least.argmin())} only {least.min():.0%} of the paths were drawn anew by the sweeps: what is "
+            "left there of the paths that they began with may be wrong. Give smooth more num_particles or num_sweeps, "
+            "or a proposal that looks at the data (epf.laplace, epf.guided).",
+            RuntimeWarning,
+            stacklevel=frames_to_user(),
+        )
