@@ -169,7 +169,7 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
 def fitted(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("fitted")
     arguments = ("fit", f"{folder}/model.py:filter_", folder / "data.csv", "--seed", 1, "--output", output)
-    result = epf_command(*arguments, "--checkpoint", output / "fit.epf")
+    result = epf_command(*arguments, "--checkpoint", output / "fit.epf", "--smooth")
     assert result.exit_code == 0, (result.output, result.exception)
     return output, result, arguments
 
@@ -196,6 +196,8 @@ def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected
         np.testing.assert_array_equal(np.float32(found["theta.phi.q95"]), expected.theta.quantiles["phi"][:, -1])
         np.testing.assert_array_equal(np.float32(found["x.sd"]), expected.x.sd)
         np.testing.assert_array_equal(np.float32(found["y"]), Y)
+        smoothed = epf.smooth(jax.random.key(1), epf.models.ar1(), expected.final, Y)
+        np.testing.assert_array_equal(np.float32(found["smoothed.mean"]), smoothed.x.mean)
 
 
 def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expected, tmp_path):
@@ -222,8 +224,8 @@ def test_the_report_of_a_fit_stands_alone(fitted):
     output, _, _ = fitted
     page = (output / "fit.html").read_text()
     assert (
-        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 3
-    )  # theta, diagnostics, states
+        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 4
+    )  # theta, diagnostics, states, smoothed
     assert not re.search(r"(src|href)='http", page)
     assert "Posterior after 20 observations" in page
     assert "seed 1" in page

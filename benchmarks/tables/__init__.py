@@ -20,6 +20,7 @@ PAGES = {
         "vague": judged.vague,
         "many": judged.many,
         "proposals": judged.proposals,
+        "smoothing": judged.smoothing,
         "league": league.league,
         "duel": judged.duel,
         "calibration": judged.calibration,

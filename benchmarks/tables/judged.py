@@ -107,6 +107,29 @@ def proposals() -> str:
     return "\n".join(lines) + "\n"
 
 
+def smoothing() -> str:
+    """What `epf.smooth` makes of the states, as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_smoothing.json").read_text())
+    here, size = stored["machine"], stored["settings"]
+    lines = [
+        f"`epf.smooth` with its defaults, but where the row says otherwise: {size['paths']} paths for thetas of the "
+        f"default filter with {size['particles']} particles ({size['series']} data sets of {size['steps']} "
+        f"observations; exact states by Kalman's smoother and by quadrature, theta integrated out; {here['processor']}, "
+        f"{here['cores']} cores; `python -m benchmarks.accuracy.smoothing`, "
+        "[accuracy_smoothing.json](benchmarks/results/accuracy_smoothing.json)). z is that of a state's mean, over all "
+        f"t: so many paths alone make its rms {size['paths'] ** -0.5:.2f}. *Renewed* is the least share, over t and "
+        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median:",
+        "",
+        "| model | states | z rms | z max | sdr | renewed | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in stored["rows"]:
+        numbers = " | ".join(f"{row[k]:.2f}" for k in ("z rms", "z max", "sdr"))
+        more = f"{row['renewed, least']:.2f} | {row['seconds']:.2g}" if "seconds" in row else " | "
+        lines.append(f"| {row['model']} | {row['states']} | {numbers} | {more} |")
+    return "\n".join(lines) + "\n"
+
+
 def claims() -> str:
     """The verdicts of the stored full reproduction as Markdown."""
     stored = json.loads((RESULTS / "reproduce_full.json").read_text())

@@ -1,0 +1,297 @@
+"""Claims about the states in hindsight: oracles first, then paths drawn exactly and by sweeps, judged by them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import epf_jax as epf
+from epf_jax import exact
+from epf_jax.linear_paths import draw_linear_path
+
+pytestmark = pytest.mark.xdist_group("smoothing")  # one worker: what is made for all of these tests is made once
+
+KEY, T = jax.random.key(3), 12
+AR1 = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
+FILTER = epf.bootstrap_filter(AR1, 500)
+Y = epf.simulate(jax.random.key(0), AR1, {"phi": 0.8}, T)[1].at[4].set(jnp.nan)
+LAGGED = epf.StateSpaceModel(  # an AR(2) with an input, as a state of two lags of which the second is a copy
+    prior={"a": dist.Normal(0.5, 0.5)},
+    initial=lambda theta: dist.Normal(jnp.array([1.0, -1.0]), 1.0).to_event(1),
+    transition=lambda theta, x, u: dist.Normal(
+        jnp.stack([theta["a"] * x[0] - 0.5 * x[1] + u, x[0]]), jnp.array([0.7, 0.0]), validate_args=False
+    ).to_event(1),
+    observation=lambda theta, x, u: dist.Normal(x[0] + 0.1 * u, 0.5),
+)
+COUNTS = epf.StateSpaceModel(
+    prior={"phi": dist.Uniform(0.0, 1.0)},
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, 0.5),
+    observation=lambda theta, x, u: dist.Poisson(jnp.exp(x)),
+)
+
+
+def joint_laws(model, thetas, inputs, y):
+    """Mean and covariance of the flat path x_0 .. x_T given y, for each theta: algebra on the Gaussian of all noises."""
+    n, shape = max(1, model.shapes.x.size), model.shapes.x.shape
+
+    def path(theta, noises):
+        x = model.initial(theta).mean.reshape(n) + jnp.sqrt(model.initial(theta).variance).reshape(n) * noises[0]
+        states, seen = [x], []
+        for noise, u in zip(noises[1:], inputs, strict=True):
+            step = model.transition(theta, x.reshape(shape), u)
+            x = step.mean.reshape(n) + jnp.sqrt(step.variance).reshape(n) * noise
+            states.append(x)
+            seen.append(jnp.ravel(model.observation(theta, x.reshape(shape), u).mean))
+        return jnp.concatenate([*states, *seen])
+
+    with jax.enable_x64(True):
+        zero = jnp.zeros((len(inputs) + 1, n))
+        each = jax.jit(jax.vmap(lambda theta: (path(theta, zero), jax.jacobian(path, 1)(theta, zero))))
+        found = zip(*map(np.asarray, each(jax.tree.map(jnp.asarray, thetas))), strict=True)
+    size, kept = zero.size, np.flatnonzero(~np.isnan(np.asarray(y)))
+    at, laws = size + kept, []
+    for mean, jacobian in found:
+        J = jacobian.reshape(len(mean), -1)
+        covariance = J @ J.T
+        K = covariance[:size][:, at] @ np.linalg.inv(covariance[np.ix_(at, at)] + 0.25 * np.eye(len(at)))
+        gap = np.asarray(y, float)[kept] - mean[at]
+        laws.append((mean[:size] + K @ gap, covariance[:size, :size] - K @ covariance[at][:, :size]))
+    return laws
+
+
+def joint_law(model, theta, inputs, y):
+    return joint_laws(model, {name: np.array([value]) for name, value in theta.items()}, inputs, y)[0]
+
+
+# --------------------------------------------------------------------------------------------------------- oracles
+
+
+def test_both_oracles_are_the_algebra_of_the_joint_gaussian():
+    mean, covariance = joint_law(AR1, {"phi": 0.8}, np.arange(1.0, T + 1), Y)
+    with jax.enable_x64(True):
+        by_kalman = exact.kalman_states(AR1, {"phi": 0.8}, np.asarray(Y, float))
+        by_nodes = exact.quadrature_states(AR1, {"phi": 0.8}, np.asarray(Y, float), jnp.linspace(-9.0, 9.0, 150))
+    for found in (by_kalman, by_nodes):
+        np.testing.assert_allclose(found[0], mean, atol=1e-6)
+        np.testing.assert_allclose(found[1], np.sqrt(np.diag(covariance)), atol=1e-6)
+
+
+def test_kalmans_smoother_takes_copies_and_inputs():
+    inputs = np.linspace(-1.0, 1.0, T)
+    mean, covariance = joint_law(LAGGED, {"a": 1.1}, inputs, Y)
+    with jax.enable_x64(True):
+        found = exact.kalman_states(LAGGED, {"a": 1.1}, np.asarray(Y, float), inputs=inputs)
+    np.testing.assert_allclose(np.ravel(found[0]), mean, atol=1e-6)
+    np.testing.assert_allclose(np.ravel(found[1]), np.sqrt(np.diag(covariance)), atol=1e-6)
+
+
+def test_states_integrate_theta_out():
+    grid = np.linspace(-2.5, 2.5, 101)  # both ends have weights next to zero
+    found = exact.states(AR1, Y, {"phi": grid})
+    posterior = exact.kalman(AR1, Y, {"phi": grid})
+    weights = np.exp(posterior.log_density[-1])
+    each = joint_laws(AR1, {"phi": grid}, np.arange(1.0, T + 1), Y)
+    means, variances = (np.array(part) for part in zip(*[(m, np.diag(v)) for m, v in each], strict=True))
+    mean = np.average(means, axis=0, weights=weights)
+    np.testing.assert_allclose(found.mean, mean, atol=1e-4)
+    np.testing.assert_allclose(
+        found.sd, np.sqrt(np.average(variances + (means - mean) ** 2, axis=0, weights=weights)), atol=1e-4
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- exact draws
+
+
+@pytest.mark.parametrize(("model", "theta"), [(AR1, {"phi": 0.8}), (LAGGED, {"a": 1.1})])
+def test_paths_of_a_linear_model_have_their_exact_law(model, theta):
+    inputs, num = jnp.linspace(-1.0, 1.0, T), 20_000
+    keys = jax.random.split(KEY, num)
+    paths = jax.jit(jax.vmap(lambda key: draw_linear_path(key, model, theta, Y, inputs)))(keys)
+    mean, covariance = joint_law(model, theta, np.asarray(inputs, float), Y)
+    drawn = np.asarray(paths, float).reshape(num, -1)
+    sd = np.sqrt(np.diag(covariance))
+    # standard errors: of a mean sd / 141, of a covariance at most sqrt(2) sd sd' / 141; five of each
+    np.testing.assert_allclose(drawn.mean(axis=0), mean, atol=5 / 141 * sd.max())
+    assert np.all(np.abs(np.cov(drawn.T) - covariance) <= 5 * np.sqrt(2) / 141 * np.outer(sd, sd))
+
+
+def test_copies_are_copied():
+    inputs = jnp.linspace(-1.0, 1.0, T)
+    path = draw_linear_path(KEY, LAGGED, {"a": 1.1}, Y, inputs)
+    np.testing.assert_allclose(path[1:, 1], path[:-1, 0], atol=1e-4)  # a sum of the simulated one and a mean: rounding
+
+
+@pytest.fixture(scope="module")
+def run():
+    return epf.run(jax.random.key(1), FILTER, Y)
+
+
+@pytest.fixture(scope="module")
+def smoothed(run):
+    return epf.smooth(KEY, FILTER, run.final, Y, num_paths=400)
+
+
+def test_smoothed_states_are_those_of_the_particles_own_thetas(run, smoothed):
+    phi, w = np.asarray(run.final.theta["phi"]), np.asarray(jnp.exp(run.final.log_weights))
+    values, at = np.unique(phi, return_inverse=True)
+    w = np.bincount(at, weights=w)
+    each = joint_laws(AR1, {"phi": values[w > 1e-4]}, np.arange(1.0, T + 1), Y)
+    means, variances = (np.array(part)[:, 1:] for part in zip(*[(m, np.diag(v)) for m, v in each], strict=True))
+    mean = np.average(means, axis=0, weights=w[w > 1e-4])
+    sd = np.sqrt(np.average(variances + (means - mean) ** 2, axis=0, weights=w[w > 1e-4]))
+    # standard errors with 400 paths: sd / 20 and sd / 28; five of each
+    assert np.all(np.abs(np.asarray(smoothed.x.mean) - mean) <= 5 * sd / 20)
+    np.testing.assert_allclose(smoothed.x.sd, sd, rtol=5 / 28)
+    assert smoothed.paths.shape == (400, T + 1)
+    assert smoothed.theta["phi"].shape == (400,)
+    assert smoothed.renewed.tolist() == [1.0] * (T + 1)
+
+
+def test_thetas_of_the_paths_are_as_many_as_their_weights_say(run):
+    uneven = jnp.arange(500.0)
+    state = run.final._replace(log_weights=jax.nn.log_softmax(uneven / 50))
+    phi = np.asarray(epf.smooth(KEY, FILTER, state, Y, num_paths=300).theta["phi"])
+    expected = 300 * np.bincount(
+        np.unique(state.theta["phi"], return_inverse=True)[1], weights=jnp.exp(state.log_weights)
+    )
+    counts = np.array([np.sum(phi == v) for v in np.unique(state.theta["phi"])])
+    assert counts.sum() == 300
+    # one draw in each of 300 strata: of a particle, at most two more or less than expected; particles alike add up
+    assert (
+        np.abs(counts - expected).max() <= 2 * np.bincount(np.unique(state.theta["phi"], return_inverse=True)[1]).max()
+    )
+
+
+def test_a_progress_bar_changes_no_number(run, smoothed, capsys):
+    shown = epf.smooth(KEY, FILTER, run.final, Y, num_paths=400, progress=True)
+    assert "path" in capsys.readouterr().err
+    np.testing.assert_allclose(shown.paths, smoothed.paths, atol=1e-5)  # pieces of another size round otherwise
+
+
+# ---------------------------------------------------------------------------------------------------------- sweeps
+
+
+@pytest.fixture(scope="module")
+def counted():
+    y = epf.simulate(jax.random.key(5), COUNTS, {"phi": 0.8}, T)[1]
+    filter_ = epf.bootstrap_filter(COUNTS, 2000)
+    return filter_, epf.run(jax.random.key(1), filter_, y).final, y
+
+
+def test_sweeps_come_to_the_exact_states_of_a_model_of_counts(counted):
+    filter_, state, y = counted
+    found = epf.smooth(KEY, filter_, state, y, num_paths=400, num_particles=20, num_sweeps=5)
+    gold = exact.states(COUNTS, y, {"phi": np.linspace(0.005, 0.995, 41)}, np.linspace(-5.0, 5.0, 101))
+    # standard errors with 400 paths: sd / 20 and sd / 28; theta's 2000 particles weigh by 12 observations, whose ESS is
+    # hundreds, and the states hardly depend on them: five of the first suffice for both
+    assert np.all(np.abs(np.asarray(found.paths).mean(axis=0) - gold.mean) <= 5 * gold.sd / 20)
+    np.testing.assert_allclose(np.asarray(found.paths).std(axis=0), gold.sd, rtol=5 / 28)
+    assert np.all(np.asarray(found.renewed) > 0.95)
+
+
+@pytest.mark.slow
+def test_paths_that_sweeps_do_not_renew_are_told_of(counted):
+    filter_, state, y = counted
+    with pytest.warns(RuntimeWarning, match=r"of the paths were drawn anew.*num_particles or num_sweeps"):
+        epf.smooth(KEY, filter_, state, y, num_paths=50, num_particles=2, num_sweeps=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proposal", [epf.fully_adapted(AR1), epf.laplace(AR1), epf.bootstrap()])
+def test_sweeps_of_every_proposal_come_to_the_exact_states(run, proposal):
+    found = epf.smooth(KEY, FILTER, run.final, Y, num_paths=400, num_particles=30, num_sweeps=10, proposal=proposal)
+    gold = exact.states(AR1, Y, {"phi": np.linspace(-0.5, 1.8, 61)})
+    # as above; 500 particles of phi move the mean of a state by less than a tenth of its sd
+    assert np.all(np.abs(np.asarray(found.paths).mean(axis=0) - gold.mean) <= (5 / 20 + 0.1) * gold.sd)
+
+
+@pytest.mark.slow
+def test_regimes_are_smoothed_too():
+    def move(theta, x, u):
+        stay = theta["stay"]
+        return dist.Categorical(jnp.stack([jnp.where(x == 0, stay, 1 - stay), jnp.where(x == 0, 1 - stay, stay)]))
+
+    model = epf.StateSpaceModel(
+        prior={"stay": dist.Beta(8.0, 2.0)},
+        initial=lambda theta: dist.Categorical(jnp.array([0.5, 0.5])),
+        transition=move,
+        observation=lambda theta, x, u: dist.Normal(2.0 * x - 1.0, 1.0),
+    )
+    y = epf.simulate(jax.random.key(2), model, {"stay": 0.9}, 30)[1]
+    filter_ = epf.bootstrap_filter(model, 2000)
+    found = epf.smooth(KEY, filter_, epf.run(jax.random.key(1), filter_, y).final, y, num_paths=400)
+    gold = exact.states(model, y, {"stay": np.linspace(0.01, 0.99, 41)}, jnp.arange(2))
+    # a share of 400 paths is known to 0.025 at the most; five of them
+    np.testing.assert_allclose(np.asarray(found.paths).mean(axis=0), gold.mean, atol=5 * 0.025)
+
+
+# ------------------------------------------------------------------------------------------------------- in and out
+
+
+def test_theta_may_be_known():
+    known = epf.bootstrap_filter(AR1, 50, theta={"phi": 0.8})
+    state = epf.run(KEY, known, Y, levels=()).final
+    found = epf.smooth(KEY, known, state, Y, num_paths=400)
+    gold = exact.kalman_states(AR1, {"phi": 0.8}, Y)
+    assert found.theta == {}
+    assert np.all(np.abs(found.paths.mean(axis=0) - gold[0]) <= 5 * gold[1] / 20)
+
+
+@pytest.mark.slow
+def test_chains_may_have_found_theta():
+    results = epf.particle_gibbs(KEY, AR1, Y, num_draws=500, num_warmup=100)
+    found = epf.smooth(KEY, AR1, results.final, Y, num_paths=400)
+    gold = exact.states(AR1, Y, {"phi": np.linspace(-2.5, 2.5, 101)})
+    assert np.all(np.abs(found.paths.mean(axis=0) - gold.mean) <= 5 * gold.sd / 20)  # as above
+
+
+def test_the_table_has_a_row_for_every_observation(smoothed):
+    series = epf.from_table(
+        {"day": [f"2024-01-{d:02d}" for d in range(1, T + 1)], "y": Y}, "y", time="day", unit="days"
+    )
+    table = smoothed.to_pandas(series)
+    assert list(table.columns) == ["t", "time", "variable", "mean", "sd", "5%", "25%", "50%", "75%", "95%"]
+    assert table["t"].tolist() == list(range(1, T + 1))
+    np.testing.assert_array_equal(table["mean"], smoothed.x.mean)
+    assert repr(smoothed) == "<Smoothed: 400 paths of 12 observations>"
+
+
+def test_the_picture_has_the_states_the_data_and_what_was_known_at_the_time(run, smoothed):
+    pytest.importorskip("matplotlib").use("Agg")
+    (ax,) = smoothed.plot(Y, results=run).axes
+    labels = ax.get_legend_handles_labels()[1]
+    assert labels == ["given all: 90% band", "given all: 50% band", "given all: mean", "y, observed", "filter: mean"]
+    assert len(smoothed.plot(Y, on_state=False).axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "call"),
+    [
+        (r"^y: expected all 12 observations that the state has seen, got 5", ValueError, lambda s: (FILTER, s, Y[:5])),
+        (r"^state: expected the FilterState.*Give results.final", TypeError, lambda s: (FILTER, epf.Results, Y)),
+        (r"^model: expected an epf.StateSpaceModel, got int", TypeError, lambda s: (3, s, Y)),
+        (r"Give smooth the filter that made", ValueError, lambda s: (AR1, s._replace(theta={}), Y)),
+    ],
+)
+def test_what_cannot_be_smoothed_is_refused_by_name(run, message, error, call):
+    filter_, state, y = call(run.final)
+    state = run if state is epf.Results else state
+    with pytest.raises(error, match=message):
+        epf.smooth(KEY, filter_, state, y)
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"^num_paths: expected a positive whole number, got 0", {"num_paths": 0}),
+        (r"^num_particles: .*1", {"num_particles": 1}),
+        (r"^num_sweeps: expected a positive whole number", {"num_sweeps": 0}),
+        (r"^levels: ", {"levels": (2.0,)}),
+        (r"without epf.quasi_random", {"proposal": epf.quasi_random(epf.bootstrap())}),
+    ],
+)
+def test_wrong_options_are_refused_by_name(run, message, options):
+    with pytest.raises(ValueError, match=message):
+        epf.smooth(KEY, FILTER, run.final, Y, **options)
