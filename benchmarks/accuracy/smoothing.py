@@ -43,7 +43,7 @@ WAYS = {
 
 def main(models=tuple(CASES), num_series: int = NUM_SERIES, *, store: bool = False, **options):
     """A row for every model and way, and one for the filter's own states."""
-    rows = []
+    rows: list[dict] = []
     for name in models:
         build, truth, axes, nodes = CASES[name]
         model = build()
@@ -51,7 +51,8 @@ def main(models=tuple(CASES), num_series: int = NUM_SERIES, *, store: bool = Fal
         golds = [exact.states(model, each, axes, nodes) for each in y]
         for way, (proposal, more) in WAYS[name].items():
             proposal = None if proposal is None else proposal(model)
-            found = [_smoothed(i, model, each, proposal, options | more) for i, each in enumerate(y)]
+            filter_ = epf.extended_parameter_filter(model, NUM_PARTICLES, proposal=proposal)
+            found = [_smoothed(i, filter_, each, proposal, options | more) for i, each in enumerate(y)]
             results, smoothed, seconds = zip(*found, strict=True)
             if len(rows) == 0 or rows[-1]["model"] != name:
                 rows.append({"model": name, "states": "filter, given y_1:t"} | _errors(golds, [r.x for r in results]))
@@ -60,6 +61,7 @@ def main(models=tuple(CASES), num_series: int = NUM_SERIES, *, store: bool = Fal
                 | _errors(golds, [s.x for s in smoothed])
                 | {"renewed, least": float(min(s.renewed.min() for s in smoothed)), "seconds": np.median(seconds)}
             )
+            print(rows[-1], flush=True)
     paths = smoothed[0].paths.shape[0]
     show(f"smoothing: {num_series} data sets, T = {NUM_STEPS}, {paths} paths (z rms {paths**-0.5:.2f} by chance)", rows)
     if store:
@@ -68,8 +70,7 @@ def main(models=tuple(CASES), num_series: int = NUM_SERIES, *, store: bool = Fal
     return rows
 
 
-def _smoothed(seed, model, y, proposal, options):
-    filter_ = epf.extended_parameter_filter(model, NUM_PARTICLES, proposal=proposal)
+def _smoothed(seed, filter_, y, proposal, options):
     results = epf.run(jax.random.key(1000 + seed), filter_, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of paths that are not renewed: a column says so

@@ -114,11 +114,12 @@ def smoothing() -> str:
     lines = [
         f"`epf.smooth` with its defaults, but where the row says otherwise: {size['paths']} paths for thetas of the "
         f"default filter with {size['particles']} particles ({size['series']} data sets of {size['steps']} "
-        f"observations; exact states by Kalman's smoother and by quadrature, theta integrated out; {here['processor']}, "
-        f"{here['cores']} cores; `python -m benchmarks.accuracy.smoothing`, "
+        f"observations; exact states by Kalman's smoother and by quadrature, theta integrated out; {here['device']}, jax "
+        f"{here['jax']}; `python -m benchmarks.accuracy.smoothing`, "
         "[accuracy_smoothing.json](benchmarks/results/accuracy_smoothing.json)). z is that of a state's mean, over all "
         f"t: so many paths alone make its rms {size['paths'] ** -0.5:.2f}. *Renewed* is the least share, over t and "
-        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median:",
+        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median. The states of `level, "
+        "Student noise` lie where theta is, and a filter with the bootstrap proposal has theta wrong by as much:",
         "",
         "| model | states | z rms | z max | sdr | renewed | seconds |",
         "|---|---|---|---|---|---|---|",
