@@ -12,7 +12,9 @@ Algorithm, for s = 1..L, with weights w of the particles (x' is the old path, x 
     4. weigh       by p(x_s | x_{s-1}, theta) p(y_s | x_s, theta) / q(x_s), less the look-ahead weight
 
 Then one particle is drawn by w, and its ancestors are the new path. Ancestors by w and not by w g in 3: the look-ahead
-weight guides the draws of the other particles, and is no part of what the path's past is worth.
+weight guides the draws of the other particles, and is no part of what the path's past is worth. Where components of x
+have no noise (lags), an ancestor joins if they are copies to half their digits (`densities.log_prob`), and so are those
+of the new path.
 """
 
 from typing import Any, NamedTuple

@@ -128,7 +128,7 @@ def fit(
         return returned("filter_of", check_filter, filter_of(model))
 
     y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, build(z), ndim_batch=0)
+    y = check_series(y, build(z).model, ndim_batch=0)
 
     def loss(z, keys):
         def one(key):

@@ -109,7 +109,7 @@ def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: 
         raise ValueError(
             f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
             "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
-            "run it alone), or jax.vmap a function of the state."
+            "run it alone)."
         )
     expected = jax.tree.map(lambda leaf: leaf.shape, model.shapes.theta)
     got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], state.theta)

@@ -1,15 +1,16 @@
-r"""Paths of a model that is linear and Gaussian in its state, given theta and all observations: exact draws.
+r"""States of a model that is linear and Gaussian in x, given theta and all observations: their exact law, and draws.
 
-Of a path x* that was simulated with its observations y*, what is left when its mean given y* is taken away has the law
-of a path given y less its own mean (Durbin and Koopman 2002):
+.. math:: x_t = A x_{t-1} + a + N(0, Q), \qquad y_t = H x_t + c + N(0, R)
 
-.. math:: x = x^* + E_0[x \mid y - y^*],
+Forward, Kalman's filter; back, each state given its successor, which is a linear observation of it
+(Rauch, Tung and Striebel 1965; Carter and Kohn 1994):
 
-E_0 the mean in the same model with all offsets zero. That mean is Kalman's filter and a pass back (de Jong 1989) in
-which no covariance of states is inverted, so that components without noise are no trouble:
+    forward   x_t | y_1:t ~ N(m_t, L_t L_t^T)
+    back      x_t | x_{t+1}, y_1:t ~ N(m_t + G (x_{t+1} - A m_t - a), B B^T)
 
-    forward   m_t, P_t given y_1:t; D_t, K_t and v_t, the scale, the gain and the surprise of y_t
-    back      E[x_t] = m_t + P_t s_t,   s_T = 0,   s_{t-1} = A_t^T (H_t^T D_t^{-1} v_t + (I - K_t H_t)^T s_t)
+G and B come from the rotations of `gaussian.condition`: no covariance is formed, and none is inverted or subtracted, so
+that in float32 a vague prior does no harm. A component of x_{t+1} that is known without a look at it, such as one that
+has no noise and is known at the start, says nothing of x_t.
 """
 
 from typing import Any, NamedTuple
@@ -18,60 +19,84 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.gaussian import (
-    factors_of_gain,
-    linear_parts,
-    mask_covariance,
-    mask_missing,
-    moments,
-    solve_lower,
-    solve_upper,
-)
-from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.gaussian import condition, factors_of_gain, linear_parts, moments, solve_lower
+from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
-from epf_jax.random import threefry
+from epf_jax.random import normal
 from epf_jax.triangular import scale_of_sum
 
 
+class Steps(NamedTuple):
+    """Every step from x_{t-1}, of which m and a scale L are known, to x_t; and log p(y_t | y_1:t-1)."""
+
+    m: Float[Array, "T n"]
+    L: Float[Array, "T n n"]
+    A: Float[Array, "T n n"]
+    a: Float[Array, "T n"]
+    L_Q: Float[Array, "T n n"]
+    log_density: Float[Array, " T"]
+
+
+def forward(
+    model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], rows: Any
+) -> tuple[tuple[Float[Array, " n"], Float[Array, "n n"]], Steps]:
+    """Kalman's filter: mean and scale of x_T given y_1:T, and every step. NaN is missing."""
+    x_shape = model.shapes.x.shape
+
+    def step(known, row):
+        m, L = known
+        y, u = row
+        A, a, L_Q = linear_parts(lambda x: model.transition(theta, x, u), x_shape)
+        seen = linear_parts(lambda x: model.observation(theta, x, u), x_shape)
+        found = condition(A @ m + a, scale_of_sum(A @ L, L_Q), *seen, jnp.ravel(y))
+        return (found.mean, found.scale_tril), Steps(m, L, A, a, L_Q, found.log_density)
+
+    m, L = (part.astype(float) for part in moments(model.initial(theta)))
+    return jax.lax.scan(step, (m, L), (y, rows))
+
+
 def draw_linear_path(
-    key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], u: Any
+    key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], rows: Any
 ) -> Float[Array, "T+1 *x"]:
     """One draw of x_0 .. x_T given y_1:T and theta, of a model that `why_not_kalman` has nothing against."""
-    x, y_simulated = simulate(threefry(key), model, theta, len(y), inputs=u)
-    return x + _mean_of_states(model, theta, y - y_simulated, u).reshape(x.shape)
+    (m, L), steps = forward(model, theta, y, rows)
+    noises = normal(key, (len(y) + 1, len(m)))
+    last = m + L @ noises[-1]
+
+    def back(x, row):
+        step, noise = row
+        gain, left = _given_next(step)
+        x = step.m + gain(x - step.A @ step.m - step.a) + left @ noise
+        return x, x
+
+    path = jax.lax.scan(back, last, (steps, noises[:-1]), reverse=True)[1]
+    return jnp.vstack([path, last]).reshape(-1, *model.shapes.x.shape)
 
 
-class _Step(NamedTuple):
-    """What the pass back needs of a step: A_t, m_t, a scale of P_t, H_t^T D_t^-1 v_t and I - K_t H_t."""
+def smoothed_moments(
+    model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], rows: Any
+) -> tuple[Float[Array, "T+1 *x"], Float[Array, "T+1 *x"]]:
+    """Mean and sd of x_0 .. x_T given y_1:T and theta."""
+    last, steps = forward(model, theta, y, rows)
 
-    A: Float[Array, "n n"]
-    m: Float[Array, " n"]
-    L: Float[Array, "n n"]
-    surprise: Float[Array, " n"]
-    kept: Float[Array, "n n"]
+    def back(after, step):
+        m_after, L_after = after
+        gain, left = _given_next(step)
+        m = step.m + gain(m_after - step.A @ step.m - step.a)
+        L = scale_of_sum(left, gain(L_after))
+        return (m, L), (m, L)
+
+    means, scales = jax.lax.scan(back, last, steps, reverse=True)[1]
+    m, L = jnp.vstack([means, last[0]]), jnp.concatenate([scales, last[1][None]])
+    shape = (-1, *model.shapes.x.shape)
+    return m.reshape(shape), jnp.sqrt(jnp.sum(L**2, axis=-1)).reshape(shape)
 
 
-def _mean_of_states(model, theta, y, rows) -> Float[Array, "T+1 n"]:
-    """E_0[x_0 .. x_T | y]; NaN is missing."""
-    x_shape, n = model.shapes.x.shape, max(1, model.shapes.x.size)
-
-    def forward(carry, row):
-        m, L = carry
-        y, u = row
-        A, _, L_Q = linear_parts(lambda x: model.transition(theta, x, u), x_shape)
-        H, _, L_R = linear_parts(lambda x: model.observation(theta, x, u), x_shape)
-        m, L = A @ m, scale_of_sum(A @ L, L_Q)
-        y, (seen, H) = jnp.ravel(y), mask_missing(jnp.ravel(y), H)
-        D, half, left = factors_of_gain(L, H, mask_covariance(y, L_R))
-        white = solve_lower(D, seen - H @ m)
-        surprise, kept = H.T @ solve_upper(D, white), jnp.eye(n) - half @ solve_lower(D, H)
-        m = m + half @ white
-        return (m, left), _Step(A, m, left, surprise, kept)
-
-    def back(s, step):
-        return step.A.T @ (step.surprise + step.kept.T @ s), step.m + step.L @ (step.L.T @ s)
-
-    zero, (_, L) = jnp.zeros(n), moments(model.initial(theta))
-    _, steps = jax.lax.scan(forward, (zero, L.astype(zero.dtype)), (y, rows))
-    first, means = jax.lax.scan(back, zero, steps, reverse=True)
-    return jnp.vstack([L @ (L.T @ first), means])
+def _given_next(step: Steps) -> tuple[Any, Float[Array, "n n"]]:
+    """G, as a function of what it multiplies, and B."""
+    D, half, left = factors_of_gain(step.L, step.A, step.L_Q)
+    size = jnp.sqrt(jnp.sum(D**2, axis=1))
+    known = jnp.diag(D) <= 10 * len(D) * jnp.finfo(D.dtype).eps * size  # a pivot that is no more than rounding
+    D = jnp.where(known[:, None], 0.0, D) + jnp.diag(jnp.where(known, 1.0, 0.0))
+    half = jnp.where(known, 0.0, half)
+    return lambda gap: half @ solve_lower(D, jnp.where(known.reshape(-1, *[1] * (gap.ndim - 1)), 0.0, gap)), left

@@ -80,10 +80,10 @@ def replicate(
     check_lengths(y)
     inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
     y, inputs = with_own_inputs(y, inputs, many=True)
-    y = observations(y, example)
+    y = observations(y, example.model)
     shape = _y_shape(example, inputs, 2 if inputs_per_series else 1)
     per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
-    y = check_series(y, example, ndim_batch=1 if per_series else 0)
+    y = check_series(y, example.model, ndim_batch=1 if per_series else 0)
     warn_if_missing(y)
     if per_series and y.shape[0] != num:
         raise ValueError(
@@ -114,7 +114,7 @@ def replicate(
 
 def _y_shape(filter_: Filter, inputs: Any, num_axes: int) -> tuple[int, ...] | None:
     """Shape of one observation, by the model itself or by the inputs that it reads."""
-    known = y_shape(filter_)
+    known = y_shape(filter_.model)
     if known is not None or inputs is None:
         return known
     rows = columns_of(inputs) if is_table(inputs) else inputs

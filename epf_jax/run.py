@@ -76,7 +76,7 @@ def run(
     check_filter(filter_)
     key = check_key(key)
     y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, filter_, ndim_batch=0)
+    y = check_series(y, filter_.model, ndim_batch=0)
     num_steps = y.shape[0]
     if state is not None:
         check_state(state, filter_)

@@ -19,10 +19,10 @@ from epf_jax.model import StateSpaceModel, check_finite_inputs, example_input
 from epf_jax.tables import is_table
 
 
-def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
+def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
     if not isinstance(y, jax.Array):
-        y = _none_is_missing(observations(y, filter_))
+        y = _none_is_missing(observations(y, model))
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
             y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
     if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
@@ -30,7 +30,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
             "complex number as two components; a random key comes first, as in epf.run(key, filter, y)."
         )
-    expected = y_shape(filter_)
+    expected = y_shape(model)
     lead = ("B", "T")[1 - ndim_batch :]
     if y.ndim < len(lead) or (expected is not None and y.shape[len(lead) :] != expected):
         shape = ", ".join([*lead, *map(str, ("...",) if expected is None else expected)])
@@ -42,7 +42,7 @@ def check_series(y: Any, filter_: Filter, ndim_batch: int) -> Array:
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
     if not isinstance(y, jax.core.Tracer) and y.dtype.kind not in "iu":
-        check_values(np.asarray(y), filter_.model)
+        check_values(np.asarray(y), model)
     return y
 
 
@@ -154,9 +154,9 @@ def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None
     )
 
 
-def y_shape(filter_: Filter) -> tuple[int, ...] | None:
+def y_shape(model: StateSpaceModel) -> tuple[int, ...] | None:
     """Shape of one observation, or None where the model cannot tell before it sees inputs."""
-    y = filter_.model.shapes.y
+    y = model.shapes.y
     return None if y is None else y.shape
 
 
@@ -174,9 +174,9 @@ def with_own_inputs(y: Any, inputs: Any, *, many: bool = False) -> tuple[Any, An
     return y.y, y.inputs if inputs is None else inputs
 
 
-def observations(y: Any, filter_: Filter) -> Any:
+def observations(y: Any, model: StateSpaceModel) -> Any:
     """The observations; those of a table of pandas, polars or pyarrow as an array of the model's shape."""
-    return table_array("y", y, y_shape(filter_)) if is_table(y) else y
+    return table_array("y", y, y_shape(model)) if is_table(y) else y
 
 
 def check_lengths(y: Any) -> None:

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 
 from epf_jax.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.conditional import first_path, redraw_whole_path
-from epf_jax.filters import Filter, FilterState, bootstrap_filter
+from epf_jax.filters import Filter, FilterState
 from epf_jax.forecast import check_particles
 from epf_jax.linear_paths import draw_linear_path
 from epf_jax.model import StateSpaceModel, check_rows, input_rows
@@ -39,9 +39,9 @@ from epf_jax.run import DEFAULT_LEVELS, check_levels
 from epf_jax.series import check_series, with_own_inputs
 from epf_jax.weights import uniform_log_weights
 
-_MOST_NUMBERS = 2e7  # of the particles of all paths that are drawn at once: 80 MiB and as much again for ancestors
+_MOST_NUMBERS = 2e7  # of all paths that are drawn at once: their particles, 80 MiB and as much again for ancestors
 _PIECES = 20  # between which a progress bar moves
-_LEAST_RENEWED = 0.95  # of the paths, at every t
+_LEAST_RENEWED = 0.98  # of the paths, at every t: a few old ones are far out, and spoil sds and outer quantiles
 
 
 class Smoothed(NamedTuple):
@@ -74,7 +74,9 @@ class Smoothed(NamedTuple):
 
         return smoothed_to_pandas(self, series)
 
-    def plot(self, y: Any = None, *, results: Any = None, on_state: bool = True, title: str | None = None) -> Any:
+    def plot(
+        self, y: Any = None, *, results: Any = None, on_state: bool | None = None, title: str | None = None
+    ) -> Any:
         """The states as a matplotlib figure, with the data, and a run's filtered means: see `epf.plots`."""
         from epf_jax.plots import plot_smoothed
 
@@ -90,7 +92,7 @@ def smooth(
     inputs: Any = None,
     num_paths: int = 200,
     num_particles: int = 50,
-    num_sweeps: int = 10,
+    num_sweeps: int = 20,
     proposal: Proposal | None = None,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
@@ -100,15 +102,16 @@ def smooth(
     Args:
         key: a JAX random key.
         filter_: the filter that made the state, or its model.
-        state: after the last observation: `results.final` of a filter or of chains.
+        state: after the last observation: `results.final` of a filter or of chains. (Of `online_em` its particles have
+            one theta, the estimate.)
         y: all observations that it has seen, as they were given to `epf.run`; NaN is missing.
         inputs: their inputs, as they were given to `epf.run`.
         num_paths: D, each with a theta of its own. The mean of x_t is known to its sd / sqrt(D), if theta is.
         num_particles: of every sweep, at least two.
         num_sweeps: by which every path is drawn anew.
-        proposal: how the sweeps draw states. By default there are none where the model is linear and Gaussian in x,
-            and its paths are drawn exactly; elsewhere `epf.fully_adapted(model)` where the model allows it, or
-            `epf.bootstrap()`.
+        proposal: how the sweeps draw states. By default there are none where the model is seen to be linear and
+            Gaussian in x (with inputs of its own, by its `example_input`), and paths are drawn exactly; elsewhere
+            `epf.fully_adapted(model)` where the model allows it, or `epf.bootstrap()`.
         levels: quantile levels of the summary.
         progress: whether to show a progress bar.
     """
@@ -116,13 +119,13 @@ def smooth(
     model = check_particles(filter_, state, "smooth")
     check_whole_number("num_paths", num_paths, hint="A few hundred are a good start.")
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; fifty is a good start.")
-    check_whole_number("num_sweeps", num_sweeps, hint="Ten are a good start.")
+    check_whole_number("num_sweeps", num_sweeps, hint="Twenty are a good start.")
     check_flag("progress", progress)
     levels = check_levels(levels)
     if proposal is not None:
         check_proposal(proposal, model)
     y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
+    y = check_series(y, model, ndim_batch=0)
     _check_all_seen(state, len(y))
     rows = input_rows(inputs, len(y), model=model)
     check_rows(model, rows)
@@ -130,9 +133,10 @@ def smooth(
     chosen = spread_ancestors(key_theta, state.log_weights, num_paths)
     theta = jax.tree.map(lambda leaf: leaf[chosen], state.theta)
     keys = jax.random.split(key_paths, num_paths)
-    draw = partial(_draw, _path_of(model, proposal, num_particles, num_sweeps))
-    size = _at_once(num_paths, num_particles * (len(y) + 1) * max(1, np.prod(model.shapes.x.shape)), progress)
-    paths, renewed = _in_pieces(lambda keys, theta: draw(keys, theta, y, rows), keys, theta, size, progress)
+    path = _path_of(model, proposal, num_particles, num_sweeps)
+    n = max(1, model.shapes.x.size)
+    size = _at_once(num_paths, (len(y) + 1) * n * max(num_particles, 4 * n), progress)
+    paths, renewed = _in_pieces(lambda keys, theta: _draw(path, keys, theta, y, rows), keys, theta, size, progress)
     _warn_of_old_paths(renewed)
     x = _summary(levels, paths[:, 1:])
     return Smoothed(x, paths, theta, renewed, 1 + jnp.arange(len(y)), jnp.asarray(levels, renewed.dtype))
@@ -141,7 +145,7 @@ def smooth(
 @lru_cache(maxsize=64)
 def _path_of(model: StateSpaceModel, proposal: Proposal | None, num_particles: int, num_sweeps: int) -> Callable:
     """`path(key, theta, y, rows) -> x, renewed`, of one theta; one object for the same parts, so compiled once."""
-    if proposal is None and model.shapes.problem is None and not why_not_kalman(model):
+    if proposal is None and not why_not_kalman(model):
         return lambda key, theta, y, rows: (draw_linear_path(key, model, theta, y, rows), jnp.ones(len(y) + 1, bool))
     parts = (model, default_proposal(model) if proposal is None else proposal, num_particles)
 
@@ -191,6 +195,10 @@ def _at_once(num_paths: int, numbers_each: float, progress: bool) -> int:
 
 
 def _check_all_seen(state: FilterState, num_steps: int) -> None:
+    if isinstance(state.t, jax.core.Tracer):
+        raise TypeError(
+            "state: smooth looks at what it drew, and cannot be traced by jax.jit or jax.vmap. Call it alone."
+        )
     seen = int(state.t)
     if seen != num_steps:
         raise ValueError(

@@ -134,13 +134,13 @@ def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
         assert list(read_csv(tmp_path / "named.csv")[0]) == header.split(",")
 
 
-def test_a_method_that_collapsed_is_not_as_good_as_the_highest():
+def test_a_method_that_collapsed_has_no_difference_to_the_highest():
     results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 8), jnp.zeros(4), levels=())
     lost = results._replace(log_evidence=jnp.array([-1.0, -2.0, -jnp.inf, -jnp.inf]))
-    note = lambda sir: scores({"epf": results, "sir": sir}, Series(np.zeros(4), None, ("y",)), seconds, {}).note  # noqa: E731
     seconds = {"epf": 0.0, "sir": 0.0}
-    assert "not told apart" not in note(lost)
-    assert "not told apart from it: sir" in note(results)
+    table = scores({"epf": results, "sir": lost}, Series(np.zeros(4), None, ("y",)), seconds, {})
+    assert [row["to the highest"] for row in table.rows] == ["highest", "-"]
+    assert "differences are the methods' errors" in table.note
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
@@ -196,8 +196,8 @@ def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected
         np.testing.assert_array_equal(np.float32(found["theta.phi.q95"]), expected.theta.quantiles["phi"][:, -1])
         np.testing.assert_array_equal(np.float32(found["x.sd"]), expected.x.sd)
         np.testing.assert_array_equal(np.float32(found["y"]), Y)
-        smoothed = epf.smooth(jax.random.key(1), epf.models.ar1(), expected.final, Y)
-        np.testing.assert_array_equal(np.float32(found["smoothed.mean"]), smoothed.x.mean)
+        smoothed = epf.smooth(jax.random.fold_in(jax.random.key(1), 10), epf.models.ar1(), expected.final, Y)
+        np.testing.assert_allclose(np.float32(found["smoothed.mean"]), smoothed.x.mean, atol=1e-5)  # in pieces
 
 
 def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expected, tmp_path):

@@ -27,14 +27,13 @@ CASES = {
     AR1: (epf.models.ar1, {"phi": 0.8}, {"phi": np.linspace(0.2, 1.2, 101)}, None),
     **MODELS,
 }
-# how the paths are drawn, by the name of the row: the proposal, or None for the default; more sweeps than by default
+# how the paths are drawn, by the name of the row: the proposal, or None for the default
 WAYS = {
-    AR1: {"exact draws": (None, {}), "sweeps, fully adapted": (epf.fully_adapted, {})},
+    AR1: {"exact draws": None, "sweeps, fully adapted": epf.fully_adapted},
     **{
         name: {
-            "sweeps, bootstrap": (lambda model: epf.bootstrap(), {}),
-            "40 sweeps, bootstrap": (lambda model: epf.bootstrap(), {"num_sweeps": 40}),
-            "sweeps, laplace": (epf.laplace, {}),
+            "sweeps, bootstrap": lambda model: epf.bootstrap(),
+            "sweeps, laplace": epf.laplace,
         }
         for name in MODELS
     },
@@ -49,10 +48,10 @@ def main(models=tuple(CASES), num_series: int = NUM_SERIES, *, store: bool = Fal
         model = build()
         y = [epf.simulate(jax.random.key(i), model, truth, NUM_STEPS)[1] for i in range(num_series)]
         golds = [exact.states(model, each, axes, nodes) for each in y]
-        for way, (proposal, more) in WAYS[name].items():
-            proposal = None if proposal is None else proposal(model)
+        for way, build_proposal in WAYS[name].items():
+            proposal = None if build_proposal is None else build_proposal(model)
             filter_ = epf.extended_parameter_filter(model, NUM_PARTICLES, proposal=proposal)
-            found = [_smoothed(i, filter_, each, proposal, options | more) for i, each in enumerate(y)]
+            found = [_smoothed(i, filter_, each, proposal, options) for i, each in enumerate(y)]
             results, smoothed, seconds = zip(*found, strict=True)
             if len(rows) == 0 or rows[-1]["model"] != name:
                 rows.append({"model": name, "states": "filter, given y_1:t"} | _errors(golds, [r.x for r in results]))

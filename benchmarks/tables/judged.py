@@ -112,15 +112,15 @@ def smoothing() -> str:
     stored = json.loads((RESULTS / "accuracy_smoothing.json").read_text())
     here, size = stored["machine"], stored["settings"]
     lines = [
-        f"`epf.smooth` with its defaults, but where the row says otherwise: {size['paths']} paths for thetas of the "
+        f"`epf.smooth` with its defaults, but for the proposal: {size['paths']} paths for thetas of the "
         f"default filter with {size['particles']} particles ({size['series']} data sets of {size['steps']} "
         "observations; exact states by Kalman's smoother and by quadrature, theta integrated out; "
         f"{here['device']}, jax {here['jax']}; `python -m benchmarks.accuracy.smoothing`, "
         "[accuracy_smoothing.json](benchmarks/results/accuracy_smoothing.json)). z is that of a state's mean, over all "
         f"t: so many paths alone make its rms {size['paths'] ** -0.5:.2f}. *Renewed* is the least share, over t and "
-        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median. Where a level behind "
-        "Student noise is unknown, what is seen is its sum with the state: the filter's error of theta (*Proposals*, "
-        "above) is in the states, too:",
+        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median. Where the level "
+        "behind Student noise is unknown, what is seen is its sum with the state: the filter's error of theta "
+        "(*Proposals*, above) is in the states, too:",
         "",
         "| model | states | z rms | z max | sdr | renewed | seconds |",
         "|---|---|---|---|---|---|---|",

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_whole_number
 from epf_jax.conditional import first_path, redraw_whole_path
-from epf_jax.filters import bootstrap_filter
 from epf_jax.filters.parameter import check_statistic
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_unread
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
@@ -96,7 +95,7 @@ def particle_gibbs(
         check_statistic(statistic, model)
         check_statistic_moves(statistic)
         _check_of_one_path(statistic)
-    y = check_series(y, bootstrap_filter(model, num_particles), ndim_batch=0)
+    y = check_series(y, model, ndim_batch=0)
     warn_if_missing(y)
     rows = input_rows(inputs, y.shape[0], model=model)
     check_rows(model, rows)

@@ -101,7 +101,7 @@ def pmmh(
             "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "
             "filter from it, lambda known: epf.bootstrap_filter(known, 500)."
         )
-    y = check_series(y, example, ndim_batch=0)
+    y = check_series(y, example.model, ndim_batch=0)
     warn_if_missing(y)
     rows = input_rows(inputs, y.shape[0], model=model)
     check_rows(model, rows)

@@ -13,7 +13,7 @@ import typer
 from epf_jax import smoothing
 from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
-from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
+from epf_jax.commands.fitting import example_row, filter_series, observed, room_for, series_from
 from epf_jax.commands.shared import (
     Columns,
     Data,
@@ -30,6 +30,7 @@ from epf_jax.commands.shared import (
     console,
     keep_compiled_programs,
     names_in,
+    note,
     progress_bar,
     refusals,
     show,
@@ -43,6 +44,8 @@ from epf_jax.page import Table
 from epf_jax.results import Results
 from epf_jax.smoothing import Smoothed
 from epf_jax.tables import count_of
+
+_SMOOTHING = 10  # folded into the key: not one of those that a run splits off
 
 
 @app.command("fit")
@@ -83,6 +86,8 @@ def fit_command(
             results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
         seconds = clock.perf_counter() - began
         warned = look.findings(results)
+        if results.diagnostics is None:
+            note("with --checkpoint the predictive check and the particles' descent are not recorded, nor looked at.")
         smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
         tables = [posterior(results), run_facts(results)]
         for table in tables:
@@ -100,10 +105,11 @@ def fit_command(
 
 def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, warned: list[str]) -> Smoothed:
     """The smoothed states; what was told of them joins the other warnings."""
+    key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = smoothing.smooth(jax.random.key(seed), filter_, results.final, series)
-    warned += [str(warning.message) for warning in caught]
+        warnings.simplefilter("always", RuntimeWarning)
+        found = smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=True)
+    warned += [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     return found
 
 

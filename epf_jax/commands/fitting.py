@@ -66,6 +66,8 @@ def filter_series(
 ) -> Results:
     """`run` on the series, from a checkpoint of its beginning if there is one; the numbers are those of `run`.
 
+    Without a checkpoint, which would have to hold the particles' descent, too, diagnostics are recorded.
+
     Args:
         filter_: the filter.
         series: the data.
@@ -77,11 +79,17 @@ def filter_series(
         return _filter_series(filter_, series, seed, checkpoint, advance)
 
 
+def observed(series: Series, filter_: Filter) -> Any:
+    """The observations as the filter's model has them."""
+    flat = series.y.reshape(len(series.y), -1)
+    shape = y_shape(filter_.model)
+    return check_series(shaped(flat, series.columns, shape, "--columns"), filter_.model, ndim_batch=0)
+
+
 def _filter_series(
     filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
 ) -> Results:
-    flat = series.y.reshape(len(series.y), -1)
-    y = check_series(shaped(flat, series.columns, y_shape(filter_), "--columns"), filter_, ndim_batch=0)
+    y = observed(series, filter_)
     check_room(filter_, len(y))
     inputs = input_rows(series.inputs, len(y), model=filter_.model)
     check_rows(filter_.model, inputs)
@@ -96,7 +104,9 @@ def _filter_series(
         yield from [] if begun is None else [begun]
         rest_y, rest_inputs = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
         size = max(_SHORTEST, -(-len(y) // _MOST))
-        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest_y, rest_inputs, size) if done < len(y) else ():
+        if done == len(y):
+            return
+        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest_y, rest_inputs, size, checkpoint is None):
             if checkpoint is not None:
                 rows = [jax.tree.map(lambda *parts: np.concatenate(parts), *rows, jax.device_get(_rows(piece)))]
                 _keep(checkpoint, filter_, piece.final, rows[0], y, inputs, seed)

@@ -90,7 +90,7 @@ def stream_command(
             raise ValueError("--checkpoint: --replay and --checkpoint-every speak of a checkpoint; name its file.")
         example = {name: jnp.zeros(()) for name in read_inputs} or None
         filter_ = build(model, method, particles, example)
-        shape = y_shape(filter_)
+        shape = y_shape(filter_.model)
         if shape is None:
             raise ValueError("--inputs: the model reads inputs; name their columns.") from filter_.model.shapes.problem
         stream = Stream(filter_, seed, checkpoint)

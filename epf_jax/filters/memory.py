@@ -74,5 +74,6 @@ def check_input(row: Any, u: Any) -> None:
         kinds = partial(jax.tree.map, lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))))
         raise ValueError(
             f"inputs: the filter keeps inputs like the model's example_input, {kinds(row)}, but a row came as "
-            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0])."
+            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0]); "
+            "of a table, example_input=series.example_input."
         )

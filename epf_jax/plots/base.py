@@ -15,6 +15,7 @@ FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
 MOST_PANELS = 8
 ALONG = "observations t"
 TRUE = "value that made the data"
+_FOLLOWS, _ALIKE = 0.4, 3.0  # the least correlation of data with states that they measure; the most of their spreads
 
 
 class Curve(NamedTuple):
@@ -54,9 +55,11 @@ def pyplot() -> Any:
 
 
 def check_levels_kept(results: Any) -> None:
-    """Refuse a run without quantiles, which has no band to draw."""
+    """Refuse a run, a forecast or smoothed states without quantiles, which have no band to draw."""
     if results.levels.shape[-1] < 2:
-        raise ValueError("results: the run kept no quantiles; run it with levels=(0.05, 0.95) to plot its band.")
+        raise ValueError(
+            f"{type(results).__name__.lower()}: it kept no quantiles; make it with levels=(0.05, 0.95) to plot a band."
+        )
 
 
 def check_recorded(results: Results, who: str) -> Diagnostics:
@@ -117,6 +120,27 @@ def shown_at(t: np.ndarray, y: Any) -> Shown:
         raise ValueError(f"y: expected the {len(t)} observations of the run, got shape {values.shape}.")
     names = list(y.columns) if isinstance(y, Series) else component_names("y", values.shape[1:])
     return Shown(t, ALONG, values, names) if stamps is None else Shown(axis_of(stamps), "time", values, names)
+
+
+def measured(y: Any, mean: Any) -> bool:
+    """Whether the observations look like the states in noise, and so may lie on their panels.
+
+    They follow the states, on the same scale. Counts of a log-rate do not, nor returns of a volatility.
+    """
+    y, mean = (np.asarray(a, float).reshape(len(a), -1) for a in (y, mean))
+    if y.shape != mean.shape:
+        return False
+    for values, states in zip(y.T, mean.T, strict=True):
+        seen = np.isfinite(values) & np.isfinite(states)
+        values, states = values[seen], states[seen]
+        if len(values) < 2 or min(values.std(), states.std()) == 0:
+            continue
+        follows = np.corrcoef(values, states)[0, 1] > _FOLLOWS
+        alike = max(values.std(), states.std()) < _ALIKE * min(values.std(), states.std())
+        near = np.median(np.abs(values - states)) < _ALIKE * values.std()
+        if not (follows and alike and near):
+            return False
+    return True
 
 
 def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = "filter", color: str = FILTER) -> None:

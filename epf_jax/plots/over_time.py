@@ -22,6 +22,7 @@ from epf_jax.plots.base import (
     finished,
     focus,
     legend,
+    measured,
     shown,
     shown_at,
     true_values,
@@ -72,14 +73,14 @@ def plot_theta(
     return finished(figure, axes, of.along, title)
 
 
-def plot_states(results: Results, y: Any = None, *, on_state: bool = True, title: str | None = None) -> Any:
+def plot_states(results: Results, y: Any = None, *, on_state: bool | None = None, title: str | None = None) -> Any:
     """A figure of the filtered states over time, p(x_t | y_1:t), with the data if given.
 
     Args:
         results: a run that kept its quantiles.
         y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
-        on_state: whether observations shaped like the state are drawn on the states' panels, as where y is x in noise;
-            otherwise they have panels of their own, above.
+        on_state: whether observations shaped like the state are drawn on the states' panels, rather than on panels of
+            their own, above. By default where they look like the states in noise.
         title: of the figure.
 
     Returns:
@@ -95,7 +96,7 @@ def plot_smoothed(
     y: Any = None,
     *,
     results: Results | None = None,
-    on_state: bool = True,
+    on_state: bool | None = None,
     title: str | None = None,
 ) -> Any:
     """A figure of the states in hindsight, p(x_t | y_1:T), with the data, and what was known at the time, if given.
@@ -115,14 +116,19 @@ def plot_smoothed(
     if results is not None:
         check_over_time(results, "plot_smoothed")
         before = [curve.mean for curve in curves(results.x, "x")]
+        if len(results.ess) > len(smoothed.t) or results.x.mean.shape[1:] != smoothed.x.mean.shape[1:]:
+            raise ValueError(
+                f"results: expected the run whose {len(smoothed.t)} observations were smoothed, got {results!r}."
+            )
     return _states(smoothed, shown_at(np.asarray(smoothed.t), y), on_state, title, "given all", before)
 
 
-def _states(found: Any, of: Shown, on_state: bool, title: str | None, label: str, before: Any = None) -> Any:
+def _states(found: Any, of: Shown, on_state: bool | None, title: str | None, label: str, before: Any = None) -> Any:
     """The panels of both: the data above, if they are not on the states', then every component of the state."""
     states = curves(found.x, "x")[:MOST_PANELS]
     named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
-    shared = on_state and of.y is not None and of.y.shape[1:] == found.x.mean.shape[1:]
+    shared = of.y is not None and of.y.shape[1:] == found.x.mean.shape[1:]
+    shared = shared and (measured(of.y, found.x.mean) if on_state is None else on_state)
     above = [] if shared else named
     figure, axes = column(len(above) + len(states), 2.4)
     for ax, (name, values) in zip(axes, above, strict=False):

@@ -15,6 +15,7 @@ from epf_jax.plots.base import (
     draw_truth,
     finish,
     legend,
+    measured,
     pyplot,
     shown,
     true_values,
@@ -33,7 +34,8 @@ def plot_overview(
         results: a run that kept its quantiles. With `diagnostics=True` the predictive check and the particles' descent
             have their place, too.
         y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown: drawn in
-            their one-step-ahead predictive band if it was recorded, otherwise on the state if they are shaped like it.
+            their one-step-ahead predictive band if it was recorded, otherwise on the state if they look like it in
+            noise.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
         truth_label: how the legend names `truth`, where it is another estimate.
@@ -76,10 +78,10 @@ def _draw_right(figure: Any, of: Shown, results: Results) -> None:
     recorded = results.diagnostics
     state, num = curves(results.x, "x")[0], results.final.log_weights.shape[-1]
     first = None if of.y is None else of.columns[:, 0]
-    shaped_alike = of.y is not None and of.y.shape[1:] == results.x.mean.shape[1:]
+    on_state = of.y is not None and measured(of.y, results.x.mean)
     if recorded is None:
         axes = list(figure.subplots(2, 1, sharex=True))
-        draw_state(axes[0], of.t, results, state, *((first, of.names[0]) if shaped_alike else ()))
+        draw_state(axes[0], of.t, results, state, *((first, of.names[0]) if on_state else ()))
     else:
         grid = figure.add_gridspec(4, 2)
         axes = [figure.add_subplot(grid[i, :]) for i in range(3)]
