@@ -147,6 +147,7 @@ def test_what_is_missing_in_part_says_nothing(x64):
     np.testing.assert_allclose(found.precision_tril, wanted.precision_tril, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_have_the_density_that_weighs_them(x64):
     model = student()
     proposal = epf.laplace(model, defensive=0.2)

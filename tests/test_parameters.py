@@ -258,6 +258,7 @@ def test_draws_that_are_rounded_onto_the_edge_of_the_support_are_moved_inside():
         assert np.all(np.isfinite(jax.vmap(coordinates.to_vector)(draws)))
 
 
+@pytest.mark.slow
 def test_draws_at_the_edge_leave_gradients_of_the_others():
     def total(rate):
         return jnp.sum(parameters(dist.Gamma(0.05, rate)).sample(jax.random.key(0), 2000))

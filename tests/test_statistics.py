@@ -190,7 +190,15 @@ def inputs_of(model, num_steps):
 
 
 @pytest.mark.parametrize(
-    "build", [autoregression, joint_noise, volatility, reverting_speed, joint_noise_and_products, gains]
+    "build",
+    [
+        autoregression,
+        volatility,
+        reverting_speed,
+        gains,
+        pytest.param(joint_noise, marks=pytest.mark.slow),
+        pytest.param(joint_noise_and_products, marks=pytest.mark.slow),
+    ],
 )
 def test_factors_of_linear_means_say_what_the_path_does(x64, build):
     model = build()

@@ -15,7 +15,7 @@ import numpy as np
 from epf_jax.data import Series
 from epf_jax.naming import scalars
 from epf_jax.page import Figure
-from epf_jax.plots import plot_diagnostics, plot_health, plot_predictive, plot_smoothed, plot_states, plot_theta
+from epf_jax.plots import plot_diagnostics, plot_predictive, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
 from epf_jax.results import Results
 from epf_jax.smoothing import Smoothed
@@ -46,8 +46,6 @@ def figures(results: Results, series: Series, smoothed: Smoothed | None = None) 
             "it (PIT), as a histogram, which is flat where all is well, and over time."
         )
         found.append(Figure("predictive", predicted, lambda: plot_predictive(results, series)))
-        health = "What the statistic says of itself, and how many particles have descendants."
-        found.append(Figure("health", health, lambda: plot_health(results, series)))
     if smoothed is not None:
         caption = "The states in hindsight, given all observations, and the means that the filter had at the time."
         found.append(

@@ -43,7 +43,7 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
     recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
     of, predicted = shown(results, y), curves(recorded.y, "y")[:MOST_PANELS]
-    if of.y is None or of.y.shape != recorded.pit.shape:
+    if of.y is None or of.y.size != recorded.pit.size:  # a table's one column may have an axis of its own
         got = "none" if of.y is None else f"shape {of.y.shape}"
         raise ValueError(f"y: expected the observations of the run, of shape {recorded.pit.shape}, got {got}.")
     pit = np.asarray(recorded.pit).reshape(len(of.t), -1)
