@@ -37,7 +37,7 @@ def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
         shape = shape if "," in shape else f"{shape},"
         raise ValueError(
             f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
-            f"got shape {y.shape}.{_which_shape(y.shape[len(lead) :], expected, len(lead))}"
+            f"got shape {y.shape}.{_which_shape(y.shape, expected, len(lead))}"
         )
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
@@ -77,10 +77,13 @@ def _none_is_missing(y: Any) -> Any:
     return np.where(is_none, np.nan, values).astype(float)
 
 
-def _which_shape(found: tuple[int, ...], expected: tuple[int, ...] | None, num_lead: int) -> str:
+def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...] | None, num_lead: int) -> str:
     """What to do about observations of one more dimension than the model's, after so many axes of runs and times."""
+    found = shape[num_lead:]
     if expected != () or len(found) != 1:
         return ""
+    if num_lead == 1 and shape[0] == 1 < found[0]:
+        return " Take y[0]: time comes first."
     first = f"y[{':, ' * num_lead}0]"
     several = f" The model observes one number: choose a column, {first}, or observe a vector (.to_event(1))."
     return f" Take {first}." if found == (1,) else several

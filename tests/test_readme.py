@@ -35,6 +35,17 @@ def test_the_page_on_models_numbers_its_mistakes():
     assert [f"### {i}. " in page for i in range(1, num + 1)] == [True] * num
 
 
+def test_the_page_on_filters_has_a_row_for_every_kind_of_finding():
+    page = (ROOT / "docs" / "which_filter.md").read_text()
+    table = page.split("| finding | it means |")[1].split("\n\n")[0]
+    listed = {
+        kind for row in table.splitlines() if row.startswith("| ") for kind in row.split("|")[1].strip().split(", ")
+    }
+    files = [ROOT / "epf_jax" / name for name in ("diagnosis.py", "chains/mixing.py")]
+    kinds = {kind for file in files for kind in re.findall(r'Finding\(\s*"([^"]+)"', file.read_text())}
+    assert kinds == listed
+
+
 def test_every_table_is_the_stored_one():
     from benchmarks.tables import PAGES, written
 
