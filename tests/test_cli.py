@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import epf_jax as epf
 from epf_jax.commands import app, outputs
-from epf_jax.commands.compare import disagreements, scores
+from epf_jax.commands.compare import default_methods, disagreements, scores
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.data import Series
 from epf_jax.streaming import Stream
@@ -330,6 +330,11 @@ def test_methods_that_disagree_are_told_of_but_for_those_known_to_be_off():
     (sentence,) = disagreements(found)
     assert sentence.startswith("epf and node put phi 1.0 posterior standard deviations apart")
     assert disagreements({name: found[name] for name in ("epf", "ibis", "sir")}) == []
+
+
+def test_exact_likelihoods_are_compared_where_the_model_has_them():
+    assert default_methods(epf.models.ar1()) == ("epf", "ibis", "node", "liu-west", "sir")
+    assert default_methods(epf.models.sinusoid()) == ("epf", "node", "liu-west", "sir")
 
 
 @pytest.mark.slow

@@ -39,11 +39,14 @@ from epf_jax.commands.shared import (
 from epf_jax.commands.targets import filter_for, target_of
 from epf_jax.data import Series
 from epf_jax.filters import Filter
+from epf_jax.model import StateSpaceModel
 from epf_jax.naming import scalars
 from epf_jax.page import Table
+from epf_jax.proposals import why_not_kalman
 from epf_jax.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
+EXACT_INSIDE = "ibis"  # joins them where the model is linear and Gaussian in x
 _BASELINES = ("liu-west", "sir")  # known to be off, and shown for it
 _APART = 0.5  # of a posterior standard deviation: methods that are right differ by less
 
@@ -53,7 +56,11 @@ def compare_command(
     model: Target,
     data: Data,
     methods: Annotated[
-        str | None, typer.Option(help=f"Methods to compare, of {in_words()}; {','.join(DEFAULT)} by default.")
+        str | None,
+        typer.Option(
+            help=f"Methods to compare, of {in_words()}; {','.join(DEFAULT)} by default, and {EXACT_INSIDE} where the "
+            "model is linear and Gaussian in its state."
+        ),
     ] = None,
     particles: Particles = None,
     columns: Columns = None,
@@ -75,11 +82,12 @@ def compare_command(
     keep_compiled_programs()
     with refusals():
         series = series_from(data, names_in(columns), time, unit, start, names_in(inputs))
-        names = DEFAULT if methods is None else names_in(methods)
+        target = target_of(model)
+        names = default_methods(target) if methods is None else names_in(methods)
         # N at every node, by the dozen or the thousand, is for those who name the method.
         sizes = {name: None if methods is None and METHODS[name].at_each_node else particles for name in names}
         kept = {name: None if checkpoint is None else _own(check_path(checkpoint), name) for name in names}
-        filters, refused = _filters(model, sizes, series, kept)
+        filters, refused = _filters(target, sizes, series, kept)
         outputs.prepare(output / "compare.html")
         found, seconds = _run_all(filters, series, seed, kept)
         tables = [scores(found, series, seconds, refused), side_by_side(found)]
@@ -97,11 +105,16 @@ def compare_command(
     console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
 
 
+def default_methods(target: StateSpaceModel | Filter) -> tuple[str, ...]:
+    """The methods that are compared where none are named."""
+    is_linear = isinstance(target, StateSpaceModel) and target.shapes.problem is None and not why_not_kalman(target)
+    return (DEFAULT[0], EXACT_INSIDE, *DEFAULT[1:]) if is_linear else DEFAULT
+
+
 def _filters(
-    model: str, sizes: dict[str, int | None], series: Series, kept: dict[str, pathlib.Path | None]
+    target: StateSpaceModel | Filter, sizes: dict[str, int | None], series: Series, kept: dict[str, pathlib.Path | None]
 ) -> tuple[dict[str, Filter], dict[str, str]]:
     """The filters by name, with so many particles or their own number, and why a method is not for the model."""
-    target = target_of(model)
     if isinstance(target, Filter):
         raise ValueError("MODEL: it is a filter; name the model itself, for which methods are compared.")
     if not sizes:
