@@ -158,7 +158,13 @@ STATISTICS_OF_LAGS = {
 
 
 @pytest.mark.parametrize(
-    ("form", "kept"), [("independent", name) for name in STATISTICS_OF_LAGS] + [("joint", "taylor")]
+    ("form", "kept"),
+    [
+        ("independent", "conjugate_blocks"),
+        ("joint", "taylor"),
+        pytest.param("independent", "taylor", marks=pytest.mark.slow),
+        pytest.param("independent", "chebyshev", marks=pytest.mark.slow),
+    ],
 )
 def test_lags_in_the_state_leave_every_statistic_what_the_noise_says(form, kept, x64):
     model = lagged(form)

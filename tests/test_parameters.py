@@ -267,7 +267,7 @@ def test_draws_at_the_edge_leave_gradients_of_the_others():
     np.testing.assert_allclose(jax.grad(total)(1.0), -total(1.0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_few_draws_that_rounding_made_singular_do_not_spoil_the_coordinates_of_a_matrix(d):
     coordinates = parameters({"V": dist.InverseWishart(float(d), jnp.eye(d))})
     assert np.all(np.isfinite(coordinates.centre))

@@ -109,7 +109,7 @@ def test_a_step_that_is_impossible_everywhere_leaves_the_statistic_as_it_was():
 
 
 @pytest.mark.parametrize("noise", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
-@pytest.mark.parametrize("dim", [1, 4])
+@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_first_observations_that_say_far_more_than_the_prior_are_taken_in_by_powers(dim, noise):
     """Each number seen once, behind noise of a tenth or a hundredth of its prior's width; the posterior is Gaussian."""
     model = epf.StateSpaceModel(
