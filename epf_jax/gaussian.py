@@ -198,6 +198,9 @@ def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array
     last column of L to the first, L stays lower triangular.
     """
     k, d = HL.shape
+    if k == d == 1:  # columns of one number, which XLA need not put together and take apart again
+        c, s = rotation(noise, HL)
+        return c * noise + s * HL, s * L, c * L
     both = jnp.concatenate(
         [jnp.concatenate([noise, HL], axis=1), jnp.concatenate([jnp.zeros((d, k), L.dtype), L], axis=1)]
     )

@@ -198,8 +198,10 @@ def parameter_filter(
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S), place=(x_prev, theta))
-            (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
+            own = _own(statistic.shared, S)
+            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, own), place=(x_prev, theta))
+            (x_prev, theta, own), log_weights = selection.particles, selection.log_weights
+            S = _whole(statistic.shared, own, S)
             y = missing_where(weighings[-1].collapsed, y)
 
         x = propagate(key_state, proposal, model, theta, x_prev, y, u)
@@ -213,8 +215,10 @@ def parameter_filter(
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
                 blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
                 x = jax.lax.cond(collapsed, blind, lambda: x)
-            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
-            (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
+            own = _own(statistic.shared, S)
+            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, own), place=(x, theta))
+            (x_prev, x, theta, own), log_weights = selection.particles, selection.log_weights
+            S = _whole(statistic.shared, own, S)
             y = missing_where(collapsed, y)
 
         collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
@@ -254,10 +258,21 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed, t):
     else:  # by t for all particles and runs alike, so that `vmap` over runs keeps it a branch
         is_first, updates = t < statistic.num_first, (statistic.first_update, statistic.update)
         new = jax.lax.cond(is_first, *map(for_all, updates), *given)
+    new = _whole(statistic.shared, _own(statistic.shared, new), S)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
     # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
     return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
+
+
+def _own(shared, S):
+    """What each particle has of its own: None stands for what all have in common, which no resampling changes."""
+    return jax.tree.map(lambda same, part: None if same else part, shared, S)
+
+
+def _whole(shared, own, S):
+    """The statistics again, what all particles have in common as it is in S."""
+    return jax.tree.map(lambda same, own, part: part if same else own, shared, own, S)
 
 
 def _once(shared, S):

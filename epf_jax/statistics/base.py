@@ -47,7 +47,7 @@ class Statistic(NamedTuple):
         name: for descriptions.
         drawn_by: the name of the sampler that draws theta; None where the statistic knows how to.
         model: the model that it was built for; None where it will do for any.
-        shared: a prefix of S, True where all particles of a filter have the same.
+        shared: a prefix of S, True where all particles of a filter have the same, which `adapt` alone may change.
     """
 
     init: Callable[..., Any]
