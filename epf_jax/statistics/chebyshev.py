@@ -135,8 +135,11 @@ def _nodal(
         for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
             at_all = jax.vmap(at_all)
         at_nodes = at_all(nodes((low, high), counts))
+        # A quotient XLA works out once; a sine or a cosine again for each of the four that read it.
+        is_number = jnp.isfinite(at_nodes)
+        at_nodes = jnp.where(is_number, at_nodes, -jnp.inf) / jnp.where(is_number, 1.0, 2.0)
         # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
-        ratios, is_number = _from_top(at_nodes), jnp.isfinite(at_nodes)
+        ratios, is_number = _from_top(at_nodes), at_nodes > -jnp.inf
         # A node whose density is zero, or no number, is worth a large finite penalty: infinities would spoil the sum at
         # every other node. It is at least that of the others: a density may be zero for being too small a number.
         worst = jax.lax.stop_gradient(jnp.min(jnp.where(is_number, ratios, -_IMPOSSIBLE)))
@@ -182,9 +185,9 @@ def _nodal(
 
 
 def _from_top(values: Array) -> Array:
-    """Log-densities relative to the largest that is a number."""
-    top = jax.lax.stop_gradient(jnp.max(jnp.where(jnp.isfinite(values), values, -jnp.inf)))
-    return values - jnp.where(jnp.isfinite(top), top, 0.0)
+    """Log-densities, of which some may be -inf, relative to the largest."""
+    top = jax.lax.stop_gradient(jnp.max(values))
+    return values - jnp.where(top > -jnp.inf, top, 0.0)
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:
