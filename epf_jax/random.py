@@ -18,6 +18,8 @@ The tests hold moments, independence across keys and counters, and distributions
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,7 +28,7 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from epf_jax.elementary import erf_inv_quantile, normal_quantile
+from epf_jax.elementary import erf_inv_quantile, log, normal_quantile
 from epf_jax.platforms import by_platform
 
 Words = UInt32[Array, "..."]
@@ -49,8 +51,74 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -
     """Standard normals, float32 or float64."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
-    u = jax.random.uniform(key, shape, dtype, above_minus_one, 1.0)
+    return _normal_at(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
+
+
+def _normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
     return by_platform(u, cpu=normal_quantile, default=erf_inv_quantile)
+
+
+def gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Gamma draws of rate 1, as of `jax.random.gamma`."""
+    return jnp.exp(log_gamma(key, concentration))
+
+
+@jax.custom_jvp
+@jax.jit
+def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Their logarithms, by the rejections of Marsaglia and Tsang (2000); NaN where no such distribution is.
+
+    Under `vmap` all draws are tried at once until the last is accepted, of a thousand after some three rounds;
+    `jax.random.gamma` makes one after the other on a CPU.
+    """
+    words, (shape, dtype) = _two_words(stream(key)), (concentration.shape, concentration.dtype)
+    places = jax.lax.iota(jnp.uint32, concentration.size).reshape(shape)
+    proper = (concentration > 0) & (concentration < jnp.inf)
+    small = concentration < 1
+    a = jnp.where(proper, concentration, 1.0) + jnp.where(small, 1.0, 0.0)
+    d = a - 1 / 3
+    c = 1 / jnp.sqrt(9 * d)
+
+    def uniform(k):
+        """The k-th number between -1 and 1, ends excluded, of each draw."""
+        return _between_ones(words, places + k * jnp.uint32(concentration.size), dtype)
+
+    def attempt(state):
+        k, found, accepted = state
+        x = _normal_at(uniform(k))
+        cube = (1 + c * x) ** 3
+        log_cube = log(jnp.where(cube > 0, cube, 1.0))
+        likely = 0.5 - 0.5 * uniform(k + 1) < jnp.exp(0.5 * x**2 + d * (1 - cube + log_cube))
+        new = log_cube, uniform(k + 2)
+        found = jax.tree.map(partial(jnp.where, accepted), found, new)
+        return k + 3, found, accepted | ((cube > 0) & likely)
+
+    none = jnp.zeros_like(concentration)
+    start = jnp.zeros((), jnp.uint32), (none, none), ~proper
+    _, (log_cube, place), _ = jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)
+    # One of a concentration below 1 is a share of one of a concentration that is larger by 1.
+    share = jnp.where(small, log(0.5 - 0.5 * place) / concentration, 0.0)
+    return jnp.where(proper, log(d) + log_cube + share, jnp.nan)
+
+
+@log_gamma.defjvp
+def _log_gamma_jvp(primals, tangents):
+    """The derivative of the quantile of a draw with respect to the concentration (Figurnov, Mohamed and Mnih 2018)."""
+    (key, concentration), (_, dot) = primals, tangents
+    found = log_gamma(key, concentration)
+    drawn = jnp.maximum(jnp.exp(found), jnp.finfo(found.dtype).tiny)
+    return found, jax.lax.random_gamma_grad(concentration, drawn) / drawn * dot
+
+
+def side_by_side(
+    draw: Callable[..., Array], key: PRNGKeyArray, batch: tuple[int, ...], each: tuple[int, ...], dtype: Any
+) -> Float[Array, "..."]:
+    """Numbers by `draw(key, shape, dtype)`, of the shape (*batch, *each), the particles of a batch together in memory.
+
+    The few numbers of one particle, one after the other, are a loop too short for a processor to do many at once.
+    """
+    drawn = draw(key, (*each, *batch), dtype)
+    return jnp.moveaxis(drawn, range(len(each), drawn.ndim), range(len(batch)))
 
 
 def _two_words(key: PRNGKeyArray) -> Words:
@@ -73,6 +141,16 @@ def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]
 
 def _hash(key: UInt32[Array, "2"], size: int) -> Words:
     return hashed_words(key[0], key[1], jax.lax.iota(jnp.uint32, size))
+
+
+def _between_ones(key: UInt32[Array, "2"], counters: Words, dtype: Any) -> Float[Array, "..."]:
+    """A number between -1 and 1, ends excluded, at each counter."""
+    digits, word = jnp.finfo(dtype).nmant, hashed_words(key[0], key[1], counters)
+    if dtype == jnp.float64:
+        other = key ^ jnp.uint32(_PARITY)
+        word = (word.astype(jnp.uint64) << 32) | hashed_words(other[0], other[1], counters).astype(jnp.uint64)
+    bits = word >> (32 * (1 + (dtype == jnp.float64)) - digits)
+    return (bits.astype(dtype) + 0.5) * 2.0 ** (1 - digits) - 1.0
 
 
 def hashed_words(key_0: Words, key_1: Words, counters: Words) -> Words:
@@ -99,8 +177,17 @@ def _mix(word: Words, constants: tuple[int, int, int, int, int]) -> Words:
 
 
 def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> Words:
-    children = split_words(key[0], key[1], jax.lax.iota(jnp.uint32, math.prod(shape)))
-    return jnp.stack(children, axis=-1).reshape(*shape, 2)
+    numbers, which = (jax.lax.broadcasted_iota(jnp.uint32, (math.prod(shape), 2), axis) for axis in (0, 1))
+    return _pair(which, *split_words(key[0], key[1], numbers)).reshape(*shape, 2)
+
+
+def _pair(which: Words, first: Words, second: Words) -> Words:
+    """The two words of a key side by side, each where `which` says.
+
+    Were they stacked, XLA would write all rounds out twice, and of a single key in a loop take the counts that words
+    are rotated by out of it, after which LLVM may take minutes.
+    """
+    return jnp.where(which == 0, first, second)
 
 
 def split_words(key_0: Words, key_1: Words, numbers: Words) -> tuple[Words, Words]:
@@ -109,7 +196,8 @@ def split_words(key_0: Words, key_1: Words, numbers: Words) -> tuple[Words, Word
 
 
 def _fold_in(key: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
-    return jnp.stack(_threefry((key[0], key[1]), jnp.uint32(1), jnp.asarray(data).astype(jnp.uint32)))
+    low = jnp.broadcast_to(jnp.asarray(data).astype(jnp.uint32), 2)
+    return _pair(jax.lax.iota(jnp.uint32, 2), *_threefry((key[0], key[1]), jnp.uint32(1), low))
 
 
 def _seed(seed: Any) -> UInt32[Array, "2"]:

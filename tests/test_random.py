@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from epf_jax.random import hashed_words, normal, stream
+from epf_jax.random import gamma, hashed_words, log_gamma, normal, side_by_side, stream
 
 MILLION = 1_000_000
 SMALLEST_P = 1e-4  # of about forty p-values; a sound generator fails one in 250 such suites, a fixed seed never
@@ -86,10 +86,18 @@ def test_different_keys_give_independent_numbers(relation):
     assert_plausible(stats.kstest(x.ravel() + 0.5, "uniform").pvalue)
 
 
-def test_keys_split_as_those_of_jax():
+@pytest.mark.parametrize("num", [1, 7, (2, 3)])
+def test_keys_split_as_those_of_jax(num):
     key = jax.random.key(11)
-    ours, theirs = jax.random.split(stream(key), 7), jax.random.split(key, 7)
+    ours, theirs = jax.random.split(stream(key), num), jax.random.split(key, num)
     np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
+
+
+def test_numbers_side_by_side_are_those_of_one_draw():
+    key = stream(jax.random.key(12))
+    found = side_by_side(normal, key, (5,), (2, 3), float)
+    np.testing.assert_array_equal(found, np.moveaxis(normal(key, (2, 3, 5)), -1, 0))
+    np.testing.assert_array_equal(side_by_side(normal, key, (), (2, 3), float), normal(key, (2, 3)))
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
@@ -98,6 +106,39 @@ def test_any_kind_of_key_makes_a_stream_and_a_stream_stays_one(impl):
     assert jax.random.key_data(key).shape == (2,)
     assert jnp.isfinite(jax.random.normal(key, (10,))).all()
     np.testing.assert_array_equal(jax.random.key_data(stream(key)), jax.random.key_data(key))
+
+
+@pytest.mark.parametrize("concentration", [0.05, 0.7, 1.0, 3.5, 400.0])
+def test_gamma_draws_of_many_keys_and_of_one_follow_their_law(concentration, precision):
+    law, num = stats.gamma(concentration), 100_000
+    keys = jax.random.split(stream(jax.random.key(13)), num)
+    each = jax.jit(jax.vmap(log_gamma, in_axes=(0, None)))(keys, jnp.asarray(concentration))
+    for found in (each, jax.jit(log_gamma)(keys[0], jnp.full(num, concentration))):
+        assert_plausible(stats.kstest(np.exp(np.asarray(found, float)), law.cdf).pvalue)
+        assert np.isfinite(found).all()
+
+
+def test_the_numbers_of_one_gamma_draw_are_independent_of_those_of_the_next():
+    drawn = np.asarray(gamma(stream(jax.random.key(14)), jnp.full(MILLION // 5, 2.0)), float)
+    for lag in (1, 2, 7):
+        assert abs(np.corrcoef(drawn[:-lag], drawn[lag:])[0, 1]) < 4.5 / np.sqrt(len(drawn))  # of sd 1 / sqrt(n)
+
+
+def test_a_gamma_draw_has_the_slope_of_its_quantile(x64):
+    concentration, key = jnp.array([0.3, 1.0, 4.0, 50.0]), stream(jax.random.key(15))
+    drawn, slope = jax.jvp(lambda a: gamma(key, a), (concentration,), (jnp.ones(4),))
+    level, step = stats.gamma(concentration).cdf(drawn), 1e-5
+    by_quantiles = (stats.gamma(concentration + step).ppf(level) - stats.gamma(concentration - step).ppf(level)) / (
+        2 * step
+    )
+    np.testing.assert_allclose(
+        slope, by_quantiles, rtol=1e-5
+    )  # the differences' own error, a share of step^2 and 1e-16 / step
+
+
+def test_no_gamma_distribution_gives_no_number_and_an_end():
+    found = log_gamma(stream(jax.random.key(16)), jnp.array([jnp.nan, jnp.inf, 0.0, -1.0, 1e-3, 1e30]))
+    np.testing.assert_array_equal(np.isfinite(found), [False, False, False, False, True, True])
 
 
 def test_a_key_of_zeros_gives_numbers_like_any_other():

@@ -457,7 +457,6 @@ def test_rates_in_which_a_density_is_not_linear_are_refused(observation):
         epf.conjugate_blocks(model)
 
 
-@pytest.mark.slow  # the emitters of `make test` take minutes to compile its program
 def test_a_rate_that_is_capped_late_is_told_of():
     model = epf.StateSpaceModel(
         prior={"r": dist.Gamma(2.0, 1.0)},

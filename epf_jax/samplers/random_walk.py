@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.random import normal
+from epf_jax.random import normal, side_by_side
 from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 from epf_jax.weights import Population
 
@@ -31,8 +31,8 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
         *batch, dim = shape
-        directions = normal(key_move, (*batch, num_steps, dim), dtype)
-        return directions, jax.random.uniform(key_accept, (*batch, num_steps), dtype)
+        directions = side_by_side(normal, key_move, (*batch,), (num_steps, dim), dtype)
+        return directions, side_by_side(jax.random.uniform, key_accept, (*batch,), (num_steps,), dtype)
 
     def step(key, theta, log_density, population=None):
         population = unit_population(theta) if population is None else population

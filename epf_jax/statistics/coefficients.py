@@ -21,7 +21,7 @@ from epf_jax.gaussian import cholesky
 from epf_jax.in_a_row import Numbers, numbers_in_a_row
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated, theta_inside
-from epf_jax.random import normal
+from epf_jax.random import normal, side_by_side
 from epf_jax.samplers import SampleInfo, prior_population
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.statistics.base import Statistic
@@ -62,8 +62,9 @@ def with_gaussian_proposals(statistic: Statistic, model: StateSpaceModel, blocks
     def draw(key, shape, dtype):
         key_move, key_accept = jax.random.split(key)
         num_turns = max(_LEAST_TURNS, (len(others) + 1) // 2) if len(others) else 1
-        shape = (*shape, num_turns, len(blocks) + 1)
-        return normal(key_move, (*shape, coordinates.dim), dtype), jax.random.uniform(key_accept, shape, dtype)
+        each = (num_turns, len(blocks) + 1)
+        noises = side_by_side(normal, key_move, shape, (*each, coordinates.dim), dtype)
+        return noises, side_by_side(jax.random.uniform, key_accept, shape, each, dtype)
 
     def move(randoms, S, theta, steps):
         z = coordinates.to_vector(theta)

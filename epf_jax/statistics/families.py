@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower, solve_upper
 from epf_jax.parameters import is_distribution
-from epf_jax.random import normal
+from epf_jax.random import gamma, log_gamma, normal
 
 
 class NotConjugateError(ValueError):
@@ -141,12 +141,13 @@ def _draw_rate(key, prior, gradient):
 def _draw_share(key, prior, gradient):
     successes, failures = gradient
     base = base_distribution(prior)
-    drawn = jax.random.beta(key, base.concentration1 + successes, base.concentration0 + failures)
+    both = jnp.stack(jnp.broadcast_arrays(base.concentration1 + successes, base.concentration0 + failures))
+    drawn = jax.nn.sigmoid(jnp.subtract(*log_gamma(key, both)))
     return jnp.clip(drawn, jnp.finfo(drawn.dtype).tiny, 1 - jnp.finfo(drawn.dtype).eps)
 
 
 def _gamma(key, concentration):
-    return _positive(jax.random.gamma(key, concentration))
+    return _positive(gamma(key, concentration))
 
 
 def _covariance_features(value):
@@ -163,7 +164,7 @@ def _draw_covariance(key, prior, gradient):
     # Bartlett: the inverse is Wishart, L^{-T} A A^T L^{-1} with scale = L L^T, so the draw is B B^T, B^T = A^{-1} L^T.
     key_diagonal, key_below = jax.random.split(key)
     halves = (degrees - jnp.arange(d)) / 2
-    diagonal = jnp.sqrt(2 * _positive(jax.random.gamma(key_diagonal, halves, (d,), scale.dtype)))
+    diagonal = jnp.sqrt(2 * _gamma(key_diagonal, halves.astype(scale.dtype)))
     A = jnp.tril(normal(key_below, (d, d), scale.dtype), -1) + jnp.diag(diagonal)
     B = solve_lower(A, cholesky(scale).T)
     return B.T @ B
@@ -171,7 +172,7 @@ def _draw_covariance(key, prior, gradient):
 
 def _draw_probabilities(key, prior, gradient):
     concentration = jnp.broadcast_to(base_distribution(prior).concentration, gradient.shape) + gradient
-    rows = _positive(jax.random.dirichlet(key, concentration, dtype=gradient.dtype))
+    rows = _positive(jax.nn.softmax(log_gamma(key, concentration.astype(gradient.dtype))))
     return rows / jnp.sum(rows, axis=-1, keepdims=True)
 
 

@@ -25,6 +25,7 @@ import numpyro.distributions as dist
 from epf_jax.dependence import abstractly, depends_on
 from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
+from epf_jax.random import gamma
 from epf_jax.statistics.base import Statistic
 from epf_jax.statistics.conjugate import (
     LinearPart,
@@ -79,7 +80,7 @@ def _part(term: Term, model: StateSpaceModel, terms: Terms) -> LinearPart:
         if is_cauchy:  # Gamma(1), without a rejection loop
             drawn = jax.random.exponential(key, residual.shape, residual.dtype)
         else:
-            drawn = jax.random.gamma(key, (degrees + 1) / 2, residual.shape, residual.dtype)
+            drawn = gamma(key, jnp.broadcast_to((degrees + 1) / 2, residual.shape).astype(residual.dtype))
         # A draw may round to 0, and an infinite noise would spoil the recursion: one of 1e-10 is as good as none.
         drawn = jnp.maximum(drawn, 1e-10)
         return jnp.where(jnp.isnan(residual), 1.0, jnp.sqrt((degrees + residual**2) / (2 * drawn)))
