@@ -29,6 +29,7 @@ PAGES = {
     "docs/gradients.md": {"gradient": speed.gradient},
     "docs/speed.md": {
         "speed": speed.speed,
+        "defaults": speed.defaults,
         "summaries": speed.summaries,
         "generator": speed.generator,
         "capacity": speed.capacity,

@@ -47,6 +47,18 @@ def _gpu() -> list[str]:
     return lines
 
 
+def defaults() -> str:
+    """What a step of the filter that is chosen for a model costs, as Markdown."""
+    lines = ["| model | statistic | machine | N | a step | the call that compiles, less its steps |", "|---" * 6 + "|"]
+    for path in sorted(RESULTS.glob("speed_defaults*.json")):
+        stored = json.loads(path.read_text())
+        machine = _name_of(stored["machine"])
+        for row in stored["rows"]:
+            times = f"{row['us a step']:.0f} us | {row['s to compile']:.1f} s"
+            lines.append(f"| {row['model']} | `{row['statistic']}` | {machine} | {row['N']:,} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
 def summaries() -> str:
     """What a step costs with and without quantiles, as Markdown."""
     lines = ["| filter | machine | N | no quantiles | five | five by halving alone |", "|---|---|---|---|---|---|"]
