@@ -9,8 +9,8 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experimen
 	$(BIN)/python -m epf_jax.demo
 	$(BIN)/epf reproduce
 
-# XLA's older emitters of loops compile in less time, and make the same numbers to within rounding, but their loops take up
-# to twice as long: `make test-all` compiles as users do.
+# XLA's older emitters of loops compile in less time, and make the same numbers to within rounding, by slower loops:
+# `make test-all` compiles as users do.
 QUICKLY = XLA_FLAGS="--xla_cpu_use_fusion_emitters=false $$XLA_FLAGS"
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
