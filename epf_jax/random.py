@@ -59,14 +59,14 @@ def _normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gamma draws of rate 1, as of `jax.random.gamma`."""
+    """Gamma draws of rate 1, one for each concentration; NaN where that is not a positive number."""
     return jnp.exp(log_gamma(key, concentration))
 
 
 @jax.custom_jvp
 @jax.jit
 def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Their logarithms, by the rejections of Marsaglia and Tsang (2000); NaN where no such distribution is.
+    """Their logarithms, by the rejections of Marsaglia and Tsang (2000).
 
     Under `vmap` all draws are tried at once until the last is accepted, of a thousand after some three rounds;
     `jax.random.gamma` makes one after the other on a CPU.
@@ -105,6 +105,7 @@ def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Ar
 def _log_gamma_jvp(primals, tangents):
     """The derivative of the quantile of a draw with respect to the concentration (Figurnov, Mohamed and Mnih 2018)."""
     (key, concentration), (_, dot) = primals, tangents
+    concentration = jnp.asarray(concentration)
     found = log_gamma(key, concentration)
     drawn = jnp.maximum(jnp.exp(found), jnp.finfo(found.dtype).tiny)
     return found, jax.lax.random_gamma_grad(concentration, drawn) / drawn * dot

@@ -186,6 +186,8 @@ def parameter_filter(
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead
+    # A scheme that does more than name ancestors is given all: one that lets gradients fade reaches the box, too.
+    common = False if hasattr(resample, "select") else statistic.shared
 
     def init(key):
         return start(key, model, N, statistic.init, proposal.draw)
@@ -198,10 +200,10 @@ def parameter_filter(
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            own = _own(statistic.shared, S)
+            own = _own(common, S)
             selection = select(key_resample, resample, weighings[-1], (x_prev, theta, own), place=(x_prev, theta))
             (x_prev, theta, own), log_weights = selection.particles, selection.log_weights
-            S = _whole(statistic.shared, own, S)
+            S = _whole(common, own, S)
             y = missing_where(weighings[-1].collapsed, y)
 
         x = propagate(key_state, proposal, model, theta, x_prev, y, u)
@@ -215,10 +217,10 @@ def parameter_filter(
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
                 blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
                 x = jax.lax.cond(collapsed, blind, lambda: x)
-            own = _own(statistic.shared, S)
+            own = _own(common, S)
             selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, own), place=(x, theta))
             (x_prev, x, theta, own), log_weights = selection.particles, selection.log_weights
-            S = _whole(statistic.shared, own, S)
+            S = _whole(common, own, S)
             y = missing_where(collapsed, y)
 
         collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
@@ -266,7 +268,7 @@ def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed, t):
 
 
 def _own(shared, S):
-    """What each particle has of its own: None stands for what all have in common, which no resampling changes."""
+    """What each particle has of its own: None stands for what all have in common, whose rows are alike."""
     return jax.tree.map(lambda same, part: None if same else part, shared, S)
 
 
