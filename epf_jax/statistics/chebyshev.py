@@ -134,10 +134,7 @@ def _nodal(
         at_all = log_prob
         for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
             at_all = jax.vmap(at_all)
-        at_nodes = at_all(nodes((low, high), counts))
-        # A quotient XLA works out once; a sine or a cosine again for each of the four that read it.
-        is_number = jnp.isfinite(at_nodes)
-        at_nodes = jnp.where(is_number, at_nodes, -jnp.inf) / jnp.where(is_number, 1.0, 2.0)
+        at_nodes = _worked_out_once(at_all(nodes((low, high), counts)))
         # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
         ratios, is_number = _from_top(at_nodes), at_nodes > -jnp.inf
         # A node whose density is zero, or no number, is worth a large finite penalty: infinities would spoil the sum at
@@ -182,6 +179,12 @@ def _nodal(
         return statistic
     length = 0 if openings is None else openings.length
     return statistic._replace(adapt=following(counts, shrink, coordinates.log_prior, first_box, evaluate, length))
+
+
+def _worked_out_once(values: Array) -> Array:
+    """The values, -inf where they are no numbers: a quotient, as XLA makes sines anew for all that reads them."""
+    is_number = jnp.isfinite(values)
+    return jnp.where(is_number, values, -jnp.inf) / jnp.where(is_number, 1.0, 2.0)
 
 
 def _from_top(values: Array) -> Array:
