@@ -19,7 +19,7 @@ from epf_jax.gaussian import (
     without_noise,
 )
 from epf_jax.guards import guarded
-from epf_jax.random import normal, threefry
+from epf_jax.random import normal, threefry, with_own_gammas
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
@@ -145,7 +145,7 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
     if many is not None:
         try:
-            many = promote_batch_shape(many)
+            many = _promoted(many)
             fit, drawn = _fitting(key, many.sample)
         except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
             pass
@@ -154,7 +154,28 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
                 return _draw(fit, guarded(many))
     key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
     keys = jax.random.split(key, num)
-    return jax.vmap(lambda key, row: guarded(distribution(*row)).sample(key))(keys, batched)
+    return jax.vmap(lambda key, row: with_own_gammas(guarded(distribution(*row)).sample, key))(keys, batched)
+
+
+def _promoted(d: dist.Distribution) -> dist.Distribution:
+    """The distribution with the batch shape of its numbers, which have grown a row for each particle."""
+    try:
+        many = promote_batch_shape(d)
+        if _is_promoted_whole(many):
+            return many
+    except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
+        pass
+    return _built_anew(d)
+
+
+def _built_anew(d: dist.Distribution) -> dist.Distribution:
+    """A distribution of numbers, made again by its family from them: what it has inside has rows, too."""
+    if isinstance(d, dist.Independent):
+        return dist.Independent(_built_anew(d.base_dist), d.reinterpreted_batch_ndims)
+    numbers = {name: getattr(d, name) for name in d.arg_constraints}
+    if d.event_shape or not numbers or len({jnp.shape(number) for number in numbers.values()}) > 1:
+        raise NotImplementedError("which of its numbers' axes are those of particles is not known")
+    return type(d)(**numbers)
 
 
 def _is_promoted_whole(d: dist.Distribution) -> bool:
@@ -164,7 +185,7 @@ def _is_promoted_whole(d: dist.Distribution) -> bool:
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
-    """A draw; of a Normal or MultivariateNormal, by this library's own normals."""
+    """A draw; of a Normal or MultivariateNormal, by this library's own normals, of others by its gamma draws."""
     if isinstance(d, dist.Independent):
         return _draw(key, d.base_dist)
     if type(d) is dist.Normal:
@@ -172,7 +193,7 @@ def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
     if type(d) is dist.MultivariateNormal:
         noise = normal(key, d.batch_shape + d.event_shape)
         return d.loc + jnp.squeeze(d.scale_tril @ noise[..., None], axis=-1)
-    return d.sample(key)
+    return with_own_gammas(d.sample, key)
 
 
 def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, tuple[int, ...]]:

@@ -87,8 +87,14 @@ def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Ar
 
 
 def solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
-    """L^{-T} b: forward substitution on the matrix turned about."""
-    return solve_lower(lower[::-1, ::-1].T, b[::-1])[::-1]
+    """L^{-T} b by back substitution."""
+    d = lower.shape[-1]
+    if d > _UNROLL:
+        return jax.scipy.linalg.solve_triangular(lower, b, trans="T", lower=True)
+    rows: dict[int, Any] = {}
+    for i in reversed(range(d)):
+        rows[i] = (b[i] - sum(lower[k, i] * rows[k] for k in reversed(range(i + 1, d)))) / lower[i, i]
+    return jnp.stack([rows[i] for i in range(d)])
 
 
 def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, ""]:

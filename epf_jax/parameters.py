@@ -11,6 +11,7 @@ The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 import contextlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.checks import brief
 from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
+from epf_jax.random import with_own_gammas
 
 Theta = Any
 """A pytree with the prior's structure."""
@@ -270,9 +272,9 @@ def _inverse(leaf: _Leaf, value):
 def _draws(leaf: _Leaf, key, num):
     d = leaf.prior
     if isinstance(d, dist.Distribution):
-        draws = jnp.asarray(guarded(d).sample(key, (num,)), float)
+        draws = jnp.asarray(with_own_gammas(lambda key: guarded(d).sample(key, (num,)), key), float)
         return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else draws
-    return jnp.asarray(jax.vmap(d.sample)(jax.random.split(key, num)), float)
+    return jnp.asarray(jax.vmap(partial(with_own_gammas, d.sample))(jax.random.split(key, num)), float)
 
 
 def _inside(transform: Any, draws: Array) -> Array:

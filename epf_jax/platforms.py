@@ -4,17 +4,17 @@ Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
-from jaxtyping import Array
 
 
 def by_platform(
-    *given: Array,
+    *given: Any,
     default: Callable,
     cpu: Callable | None = None,
     gpu: Callable | str | None = None,
-) -> Array:
+) -> Any:
     """`function(*given)` in the way of the platform that the program is for.
 
     Args:

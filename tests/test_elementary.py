@@ -7,11 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
-from epf_jax.elementary import log, normal_quantile
+from epf_jax.elementary import log, log_ndtr, normal_quantile, normal_quantile_of_log
 
 LOG_UNITS = {"float32": 4, "float64": 16}  # 2.2 and 12 were seen: a polynomial of degree 18 made from Chebyshev's
 QUANTILE = {"float32": 5e-7, "float64": 2e-10}  # 3.9e-7 and 1.6e-10 were seen; jax's erf_inv has 6e-6 and 1.1e-10
+
+# Of the distribution function's logarithm, which adds numbers as large as itself, and of its inverse, in the same units:
+NDTR_UNITS = {"float32": 4, "float64": 64}  # 2.7 and 50 were seen
 
 
 @pytest.fixture
@@ -55,3 +59,30 @@ def test_the_normal_quantile_is_odd_and_has_the_slope_of_a_normal_at_zero(u, dty
     near = jnp.array([0.0, 1e-6, -1e-20])
     expected = np.asarray(near) * math.sqrt(math.pi / 2)
     np.testing.assert_allclose(normal_quantile(near), expected, rtol=QUANTILE[dtype.name])
+
+
+def test_the_logarithm_of_the_distribution_function_is_that_of_scipy(dtype):
+    x = np.concatenate([np.linspace(-40, 6, 2001), -np.geomspace(1e-3, 1e6, 200)]).astype(dtype)
+    exact = special.log_ndtr(x.astype(float))
+    units = np.finfo(dtype).eps * NDTR_UNITS[dtype.name]
+    np.testing.assert_allclose(log_ndtr(jnp.asarray(x)), exact, rtol=units, atol=units)
+    np.testing.assert_array_equal(log_ndtr(jnp.array([-np.inf, np.inf, np.nan])), [-np.inf, 0.0, np.nan])
+
+
+def test_it_has_the_slope_of_density_over_distribution_function(dtype):
+    x = np.array([-30.0, -5.0, -0.1, 0.0, 2.0], dtype)
+    exact = np.exp(-0.5 * x.astype(float) ** 2 - special.log_ndtr(x.astype(float))) / math.sqrt(2 * math.pi)
+    # an exponential of numbers as large as x^2 / 2 = 450 has that many units
+    np.testing.assert_allclose(jax.vmap(jax.grad(log_ndtr))(jnp.asarray(x)), exact, rtol=500 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(jax.grad(log_ndtr)(-jnp.inf), 0.0)
+
+
+def test_its_inverse_finds_the_place_again_and_has_the_inverse_slope(dtype):
+    log_p = np.concatenate([np.linspace(-3, np.log(0.55), 200), -np.geomspace(3, 1e5, 200)]).astype(dtype)
+    x = normal_quantile_of_log(jnp.asarray(log_p))
+    units = np.finfo(dtype).eps * NDTR_UNITS[dtype.name]
+    np.testing.assert_allclose(special.log_ndtr(np.asarray(x, float)), log_p, rtol=units, atol=units)
+    slope = jax.vmap(jax.grad(normal_quantile_of_log))(jnp.asarray(log_p))
+    there = jax.vmap(jax.grad(log_ndtr))(x)
+    # Both are exponentials of differences between numbers as large as log p, each rounded twice.
+    assert np.all(np.abs(slope * there - 1) < 4 * (4 - log_p) * np.finfo(dtype).eps)

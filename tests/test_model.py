@@ -12,6 +12,7 @@ from scipy import stats
 
 import epf_jax as epf
 from epf_jax.densities import can_be_partly_missing, observed_log_prob, sample_each
+from epf_jax.random import stream, with_own_gammas
 
 TINY = 1e-3  # noise that tells nothing: paths are what the means say, to a few thousandths
 
@@ -200,6 +201,11 @@ CONTINUOUS = {
     "cauchy": (lambda m: dist.Cauchy(m, 2.0), lambda x: stats.cauchy(LOCATION, 2.0).cdf(x)),
     "student_t": (lambda m: dist.StudentT(4.0, m, 2.0), lambda x: stats.t(4.0, LOCATION, 2.0).cdf(x)),
     "gamma": (lambda m: dist.Gamma(2.0, jnp.exp(m)), lambda x: stats.gamma(2.0, scale=np.exp(-LOCATION)).cdf(x)),
+    "inverse_gamma": (
+        lambda m: dist.InverseGamma(0.6, jnp.exp(m)),
+        lambda x: stats.invgamma(0.6, scale=np.exp(LOCATION)).cdf(x),
+    ),
+    "beta": (lambda m: dist.Beta(2.0, 1.0 + jnp.exp(m)), lambda x: stats.beta(2.0, 1.0 + np.exp(LOCATION)).cdf(x)),
     "mixture": (
         lambda m: dist.MixtureSameFamily(
             dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(jnp.stack([m - 4.0, m + 2.0]), jnp.array([0.5, 1.0]))
@@ -265,6 +271,31 @@ def test_no_family_draws_once_for_all_particles():
         for component in np.asarray(x).reshape(50, -1).T:
             # of counts of order 1e6 two of 50 are equal with a probability of 1225 / 1e6; floats have 2^23 words
             assert len(np.unique(component)) >= 49, name
+
+
+@pytest.mark.parametrize("name", ["student_t", "gamma", "inverse_gamma", "beta"])
+def test_draws_made_of_gammas_are_made_for_all_particles_at_once(name):
+    """And not by jax's own, of which one is made after the other."""
+    program = str(
+        jax.make_jaxpr(lambda key, m: sample_each(key, CONTINUOUS[name][0], 50, m))(jax.random.key(0), LOCATION[:50])
+    )
+    assert "log_gamma" in program
+    assert "random_gamma" not in program
+    assert "random_split[shape=(50,)]" not in program  # one key for all
+
+
+def test_what_is_drawn_beside_gammas_is_drawn_as_before():
+    def sample(key):
+        one, other = jax.random.split(key)
+        jax.debug.callback(lambda: None)
+        return {"gamma": jax.random.gamma(one, 2.0, (3,)), "rest": jax.nn.relu(jax.random.normal(other, (3,)))}
+
+    key = stream(jax.random.key(4))
+    found = jax.jit(lambda key: with_own_gammas(sample, key))(key)
+    np.testing.assert_array_equal(found["rest"], sample(key)["rest"])
+    slope = jax.grad(lambda a: with_own_gammas(lambda key: jax.random.gamma(key, a), key))(2.0)
+    assert np.isfinite(slope)
+    assert slope > 0
 
 
 def test_each_particle_gets_its_own_draw_of_a_vector(x64):

@@ -1,8 +1,10 @@
 """What a step of the filter costs that `extended_parameter_filter` chooses, by the statistic that a model gets.
 
 A run's seconds over its steps, without quantiles; what the call that compiles took beside that. Interleaved runs,
-medians.
+medians. On a GPU a small filter is one kernel where that can hold its step: there is XLA alone beside it.
 """
+
+import statistics
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,9 @@ import numpyro.distributions as dist
 
 import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
+from benchmarks.speed.gpu import without_kernels
 from benchmarks.speed.racing import race, running
+from epf_jax.kernels import dispatch
 
 SIZES = {"cpu": {1000: 200, 10_000: 40}, "gpu": {1000: 500, 1_000_000: 40}}  # N: T
 
@@ -52,9 +56,16 @@ def main(repeats: int = 5, *, store: bool = True):
     for n, num_steps in SIZES[backend].items():
         y = jnp.sin(jnp.arange(1.0, num_steps + 1))
         filters = {name: epf.extended_parameter_filter(build(), n) for name, build in MODELS.items()}
-        for name, found in race({name: running(f, y) for name, f in filters.items()}, repeats).items():
+        runs = {(name, "as it is"): running(f, y) for name, f in filters.items()}
+        if backend == "gpu" and n <= dispatch.MAX_PARTICLES:
+            for name, build in MODELS.items():
+                other = epf.extended_parameter_filter(build(), n)  # a program belongs to its filter
+                runs[name, "XLA alone"] = without_kernels(running)(other, y)
+        for (name, way), found in race(runs, repeats).items():
             taken = {"us a step": found.seconds / num_steps * 1e6, "s to compile": found.first - found.seconds}
-            rows.append({"model": name, "statistic": filters[name].statistic.name, "N": n, "T": num_steps, **taken})
+            what = {"model": name, "statistic": filters[name].statistic.name, "by": way}
+            values = {"log-evidence": statistics.mean(found.values), "its sd": statistics.stdev(found.values)}
+            rows.append({**what, "N": n, "T": num_steps, **taken, **values})
     show(f"a step of the filters chosen by default, on {backend}, float32", rows)
     if store:
         name = of_this_cpu("speed_defaults") if backend == "cpu" else f"speed_defaults_{backend}"

@@ -55,7 +55,8 @@ def defaults() -> str:
         machine = _name_of(stored["machine"])
         for row in stored["rows"]:
             times = f"{row['us a step']:.0f} us | {row['s to compile']:.1f} s"
-            lines.append(f"| {row['model']} | `{row['statistic']}` | {machine} | {row['N']:,} | {times} |")
+            where = machine if row.get("by", "as it is") == "as it is" else f"{machine}, {row['by']}"
+            lines.append(f"| {row['model']} | `{row['statistic']}` | {where} | {row['N']:,} | {times} |")
     return "\n".join(lines) + "\n"
 
 

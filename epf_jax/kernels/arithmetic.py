@@ -44,6 +44,7 @@ ELEMENTWISE = frozenset(
         "mul",
         "ne",
         "neg",
+        "nextafter",
         "not",
         "or",
         "pow",

@@ -143,7 +143,7 @@ def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
         z = coordinates.to_vector(theta)
         return log_target(S)(z) - coordinates.log_jacobian(z)
 
-    def sample(key, S, theta, population=None):
+    def sample_all(key, S, theta, population=None):
         values = list(jax.tree.leaves(theta))
         for key_block, block in zip(jax.random.split(key, len(blocks)), blocks, strict=True):
             drawn = _draw_block(key_block, [leaves[i] for i in block], block, S, values, features, log_likelihood)
@@ -151,20 +151,28 @@ def _conjugate_blocks(model: StateSpaceModel) -> Statistic:
                 values[i] = value
         return jax.tree.unflatten(structure, values), exact_draw(values[0].dtype)
 
-    return Statistic(init, update, log_density, sample, log_target, name="conjugate_blocks", model=model)
+    def sample(key, S, theta, population=None):
+        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (S, theta))
+        drawn, info = sample_all(key, *one)
+        return jax.tree.map(lambda leaf: leaf[0], drawn), info
+
+    return Statistic(
+        init, update, log_density, sample, log_target, sample_all=sample_all, name="conjugate_blocks", model=model
+    )
 
 
 def _draw_block(key, leaves, block, S, values, features, log_likelihood):
-    """One block's leaves, from their exact conditional given the statistic and the other blocks."""
-    seen = features(values)
+    """One block's leaves of every particle, from their exact conditionals given the statistics and the other blocks."""
+    seen = jax.vmap(features)(values)
 
-    def of_block(own):
+    def of_block(own, given):
+        S, seen = given
         return log_likelihood(S, [own[block.index(i)] if i in block else other for i, other in enumerate(seen)])
 
-    own = [seen[i] for i in block]
+    own, given = [seen[i] for i in block], (S, seen)
     if leaves[0].family is COEFFICIENTS:
-        return draw_coefficients(key, leaves, own, of_block)
-    return [leaves[0].family.draw(key, leaves[0].prior, jax.grad(of_block)(own)[0])]
+        return draw_coefficients(key, leaves, own, of_block, given)
+    return [leaves[0].family.draw(key, leaves[0].prior, jax.vmap(jax.grad(of_block))(own, given)[0])]
 
 
 def _blocks(leaves: list[Leaf], factors: list[Factor]) -> list[list[int]]:

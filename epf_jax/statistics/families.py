@@ -12,7 +12,6 @@ the count and half the sum of squares, the scatter matrix, the counts of transit
 enter quadratically; theirs is the Gaussian with the gradient and Hessian of the log-density.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
-from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.elementary import log_ndtr, normal_quantile_of_log
 from epf_jax.gaussian import base_distribution, cholesky, is_gaussian, solve_lower, solve_upper
 from epf_jax.parameters import is_distribution
-from epf_jax.random import gamma, log_gamma, normal
+from epf_jax.random import gamma, log_gamma, normal, side_by_side
 
 
 class NotConjugateError(ValueError):
@@ -38,8 +37,8 @@ class Family(NamedTuple):
     Attributes:
         name: for messages.
         features: `features(value)`, the pytree that log-likelihoods are written in.
-        draw: `draw(key, prior, gradient)`, the leaf given the gradient of the log-likelihood with respect to its
-            features; None for coefficients, which are drawn together (`draw_coefficients`).
+        draw: `draw(key, prior, gradient)`, the leaf of every particle given the gradients of their log-likelihoods with
+            respect to its features; None for coefficients, which are drawn together (`draw_coefficients`).
         ends: `ends(value)`, two values far apart, at which slopes tell the coefficients of the features, whatever the
             data are; None where features are no functions of one entry each.
         near: `near(value, k)`, another value not far away, each entry moved by its own share, other ones for each k.
@@ -159,15 +158,19 @@ def _covariance_features(value):
 def _draw_covariance(key, prior, gradient):
     by_log_det, by_inverse = gradient
     scale = prior.scale_matrix - 2 * by_inverse
-    scale = 0.5 * (scale + scale.T)
-    degrees, d = prior.concentration - 2 * by_log_det, scale.shape[0]
+    scale = 0.5 * (scale + scale.mT)
+    num, d, _ = scale.shape
+    degrees = prior.concentration - 2 * by_log_det[:, None]
     # Bartlett: the inverse is Wishart, L^{-T} A A^T L^{-1} with scale = L L^T, so the draw is B B^T, B^T = A^{-1} L^T.
     key_diagonal, key_below = jax.random.split(key)
-    halves = (degrees - jnp.arange(d)) / 2
-    diagonal = jnp.sqrt(2 * _gamma(key_diagonal, halves.astype(scale.dtype)))
-    A = jnp.tril(normal(key_below, (d, d), scale.dtype), -1) + jnp.diag(diagonal)
-    B = solve_lower(A, cholesky(scale).T)
-    return B.T @ B
+    diagonal = jnp.sqrt(2 * _gamma(key_diagonal, (degrees - jnp.arange(d)).astype(scale.dtype) / 2))
+    below = side_by_side(normal, key_below, (num,), (d, d), scale.dtype)
+
+    def draw(scale, diagonal, below):
+        B = solve_lower(jnp.tril(below, -1) + jnp.diag(diagonal), cholesky(scale).T)
+        return B.T @ B
+
+    return jax.vmap(draw)(scale, diagonal, below)
 
 
 def _draw_probabilities(key, prior, gradient):
@@ -223,36 +226,49 @@ SHARE = Family(
 
 
 def draw_coefficients(
-    key: PRNGKeyArray,
-    leaves: list[Leaf],
-    values: list[Array],
-    log_likelihood: Callable[[list[Array]], Float[Array, ""]],
+    key: PRNGKeyArray, leaves: list[Leaf], values: list[Array], log_likelihood: Callable[..., Float[Array, ""]], S: Any
 ) -> list[Array]:
-    """The leaves' values from their joint conditional, for a log-likelihood that is quadratic in them together."""
-    flat, structure = ravel_pytree(values)
+    """The leaves of every particle from their joint conditional.
 
-    def log_joint(flat):
-        values = structure(flat)
-        prior = sum(jnp.sum(_untruncated(leaf).log_prob(v)) for leaf, v in zip(leaves, values, strict=True))
-        return prior + log_likelihood(values)
-
-    # A quadratic is known from its slope and curvature anywhere: here, where the particle stands.
-    slope, curvature = jax.grad(log_joint)(flat), jax.hessian(log_joint)(flat)
-    L = cholesky(-curvature)
-    white = solve_lower(L, slope)
+    Args:
+        key: a random key.
+        leaves: what is drawn.
+        values: where each particle stands.
+        log_likelihood: `log_likelihood(values, S)` of one particle, quadratic in its values together.
+        S: what each particle knows.
+    """
     bounded = [leaf for leaf in leaves if is_bounded(leaf)]
+    num, dtype = values[0].shape[0], jnp.result_type(*values)
     if bounded:
-        return [_truncated(key, bounded[0].prior, flat[0] + white[0] / L[0, 0], 1 / L[0, 0])]
-    noise = normal(key, flat.shape, flat.dtype)
-    return structure(flat + solve_upper(L, white + noise))
+        numbers = jax.random.uniform(key, (num,), dtype, minval=jnp.finfo(dtype).tiny)
+    else:
+        numbers = side_by_side(normal, key, (num,), (sum(value[0].size for value in values),), dtype)
+
+    def draw(numbers, values, S):
+        flat, structure = ravel_pytree(values)
+
+        def log_joint(flat):
+            values = structure(flat)
+            prior = sum(jnp.sum(_untruncated(leaf).log_prob(v)) for leaf, v in zip(leaves, values, strict=True))
+            return prior + log_likelihood(values, S)
+
+        # A quadratic is known from its slope and curvature anywhere: here, where the particle stands.
+        slope, curvature = jax.grad(log_joint)(flat), jax.hessian(log_joint)(flat)
+        L = cholesky(-curvature)
+        white = solve_lower(L, slope)
+        if bounded:
+            return [_truncated(numbers, bounded[0].prior, flat[0] + white[0] / L[0, 0], 1 / L[0, 0])]
+        return structure(flat + solve_upper(L, white + numbers))
+
+    return jax.vmap(draw)(numbers, values, S)
 
 
 def _untruncated(leaf: Leaf) -> Any:
     return leaf.prior.base_dist if is_bounded(leaf) else leaf.prior
 
 
-def _truncated(key, prior, mean, sd):
-    """A Gaussian between the prior's bounds, and never quite on one."""
+def _truncated(u, prior, mean, sd):
+    """The quantile at u of a Gaussian between the prior's bounds, and never quite on one."""
     low, high = (
         jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf))
     )
@@ -260,20 +276,7 @@ def _truncated(key, prior, mean, sd):
     mirrored = a > -b  # the interval is more to the right, where the distribution function is too near to one
     a, b = jnp.where(mirrored, -b, a), jnp.where(mirrored, -a, b)
     log_a, log_b = log_ndtr(a), log_ndtr(b)
-    u = jax.random.uniform(key, (), sd.dtype, minval=jnp.finfo(sd.dtype).tiny)
     log_p = log_b + jnp.log(u + (1 - u) * jnp.exp(log_a - log_b))  # of the draw: in logs, for both may be next to zero
-    standard = jnp.clip(_log_normal_quantile(log_p), a, b)
+    standard = jnp.clip(normal_quantile_of_log(log_p), a, b)
     inside = (jnp.nextafter(low, high), jnp.nextafter(high, low))
     return jnp.clip(mean + sd * jnp.where(mirrored, -standard, standard), *inside)
-
-
-def _log_normal_quantile(log_p: Float[Array, ""]) -> Float[Array, ""]:
-    """The x at which log Phi(x) is `log_p`, not far above log 1/2: Newton's steps in logs, from the tail's."""
-    x = jnp.where(log_p < -2.0, -jnp.sqrt(-2.0 * jnp.minimum(log_p, -2.0)), ndtri(jnp.exp(jnp.maximum(log_p, -2.0))))
-
-    def newton(_, x):
-        # d log Phi / dx = phi / Phi, which grows as -x: each step squares the relative error
-        slope = jnp.exp(-0.5 * x**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(x))
-        return x - (log_ndtr(x) - log_p) / slope
-
-    return jax.lax.fori_loop(0, 6, newton, x)

@@ -75,8 +75,12 @@ def _variances(gaussian: GaussianTerm, noise: list[int], view: View) -> _Varianc
     return _Variances(one, turned, theta, groups)
 
 
+def _whole(shares: Any) -> Any:
+    return jnp.floor(shares + 0.5)
+
+
 def _is_one_each(shares: Any, tolerance: float) -> Any:
-    whole = jnp.round(shares)
+    whole = _whole(shares)
     return jnp.all(jnp.abs(shares - whole) < tolerance) & jnp.all((whole == 0) | (whole == 1))
 
 
@@ -121,9 +125,9 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
     def update(s, theta, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
-        share = jnp.round(groups(one, x_prev, x, u))
+        share = _whole(groups(one, x_prev, x, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
-        W = solve_lower(scale, rows.at[:, 0].add(seen))
+        W = solve_lower(scale, _with_value(seen, rows))
         sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
         return guard(sums, theta, x_prev, x, u)
 
@@ -171,7 +175,7 @@ def covariance_factor(gaussian: GaussianTerm, leaf: int, view: View) -> Factor:
         return ScatterSums(jnp.zeros(()), jnp.zeros((d, design.width, d, design.width)))
 
     def update(s, theta, x_prev, x, y, u):
-        W = design.rows(x_prev, x, u).at[:, 0].add(jnp.ravel(gaussian.term.value(x, y)))
+        W = _with_value(jnp.ravel(gaussian.term.value(x, y)), design.rows(x_prev, x, u))
         return guard(ScatterSums(s.n + 1, s.Q + jnp.einsum("ia,jb->iajb", W, W)), theta, x_prev, x, u)
 
     def log_likelihood(s, features):
@@ -179,6 +183,10 @@ def covariance_factor(gaussian: GaussianTerm, leaf: int, view: View) -> Factor:
         return -0.5 * (s.n * log_det + jnp.sum(inverse * jnp.einsum("a,iajb,b->ij", c, s.Q, c)))
 
     return Factor(init, update, log_likelihood, design.products)
+
+
+def _with_value(value: Float[Array, " d"], rows: Float[Array, "d m"]) -> Float[Array, "d m"]:
+    return jnp.concatenate([value[:, None] + rows[:, :1], rows[:, 1:]], axis=1)
 
 
 class _Design(NamedTuple):
@@ -239,7 +247,8 @@ def _design(gaussian: GaussianTerm, view: View) -> _Design:
     def coefficients(features):
         parts = [jnp.ravel(features[i]) for i in entering]
         delta = jnp.concatenate([*parts, jnp.zeros(0)]) - centre
-        return jnp.concatenate([jnp.ones(1), -delta, -delta[p] * delta[q]])
+        squares = [-delta[i : i + 1] * delta[j : j + 1] for i, j in zip(p, q, strict=True)]
+        return jnp.concatenate([jnp.ones(1), -delta, *squares])
 
     products = frozenset((int(owner[i]), int(owner[j])) for i, j in zip(p, q, strict=True))
     return _Design(rows, coefficients, 1 + len(owner) + len(p), products)
