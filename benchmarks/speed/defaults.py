@@ -16,7 +16,7 @@ from benchmarks.speed.gpu import without_kernels
 from benchmarks.speed.racing import race, running
 from epf_jax.kernels import dispatch
 
-SIZES = {"cpu": {1000: 200, 10_000: 40}, "gpu": {1000: 500, 1_000_000: 40}}  # N: T
+SIZES = {"cpu": {1000: 200, 10_000: 200}, "gpu": {1000: 500, 1_000_000: 100}}  # N: T
 
 
 def noise_unknown():

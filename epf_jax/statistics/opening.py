@@ -105,8 +105,11 @@ def opener(
 
         def add(total, numbered):
             k, step = numbered
-            more = jax.lax.cond(k < so_far, lambda: of_row(step), lambda: jnp.zeros_like(total))
-            return total + jnp.where(k < opening.num_steps, more, 0.0), None
+
+            def with_step(total):
+                return total + jnp.where(k < opening.num_steps, of_row(step), 0.0)
+
+            return jax.lax.cond(k < so_far, with_step, lambda total: total, total), None
 
         return jax.lax.scan(add, start, (k, steps))[0]
 

@@ -115,6 +115,11 @@ class View(NamedTuple):
         return flat, lambda vector: self.replace(positions, unravel(vector)), owner
 
 
+def whole(shares: Any) -> Any:
+    """The nearest whole numbers; a GPU's kernels have no rule for `round`."""
+    return jnp.floor(shares + 0.5)
+
+
 def require(entering: list[int], families: Sequence[Family], what: str, view: View) -> None:
     """Refuse leaves that enter somewhere and are of no family that may."""
     for leaf in (view.leaves[i] for i in entering):

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from epf_jax.gaussian import base_distribution
-from epf_jax.statistics.factors.base import Factor, View, require
+from epf_jax.statistics.factors.base import Factor, View, require, whole
 from epf_jax.statistics.families import PROBABILITIES, RATE, SHARE, VARIANCE, NotConjugateError
 from epf_jax.terms import Term
 
@@ -99,7 +99,7 @@ def categorical_factor(term: Term, view: View) -> Factor:
 
     def row(x_prev, x, u):
         """The derivative of the probabilities by the leaf: one where a probability is an entry of the leaf."""
-        return jnp.round(jax.jacfwd(lambda v: probabilities(with_rows(v), x_prev, x, u))(rows))
+        return whole(jax.jacfwd(lambda v: probabilities(with_rows(v), x_prev, x, u))(rows))
 
     def difference(theta, x_prev, x, u):
         return row(x_prev, x, u) @ jnp.ravel(theta[entering[0]]) - probabilities(theta, x_prev, x, u)

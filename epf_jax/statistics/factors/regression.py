@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.gaussian import solve_lower
-from epf_jax.statistics.factors.base import Factor, View, require
+from epf_jax.statistics.factors.base import Factor, View, require, whole
 from epf_jax.statistics.families import COEFFICIENTS, RATE, VARIANCE, NotConjugateError
 from epf_jax.terms import GaussianTerm, whiten
 
@@ -75,13 +75,9 @@ def _variances(gaussian: GaussianTerm, noise: list[int], view: View) -> _Varianc
     return _Variances(one, turned, theta, groups)
 
 
-def _whole(shares: Any) -> Any:
-    return jnp.floor(shares + 0.5)
-
-
 def _is_one_each(shares: Any, tolerance: float) -> Any:
-    whole = _whole(shares)
-    return jnp.all(jnp.abs(shares - whole) < tolerance) & jnp.all((whole == 0) | (whole == 1))
+    nearest = whole(shares)
+    return jnp.all(jnp.abs(shares - nearest) < tolerance) & jnp.all((nearest == 0) | (nearest == 1))
 
 
 def _require_one_each(gaussian: GaussianTerm, shares: np.ndarray) -> None:
@@ -125,7 +121,7 @@ def regression_factor(gaussian: GaussianTerm, noise: list[int], view: View) -> F
     def update(s, theta, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         scale = gaussian.scale_tril(with_variances(one), x_prev, x, u)
-        share = _whole(groups(one, x_prev, x, u))
+        share = whole(groups(one, x_prev, x, u))
         seen, rows, share, scale = whiten(gaussian, value, scale, design.rows(x_prev, x, u), share)
         W = solve_lower(scale, _with_value(seen, rows))
         sums = RegressionSums(s.n + jnp.sum(share, axis=0), s.Q + jnp.einsum("ik,ia,ib->kab", share, W, W))
