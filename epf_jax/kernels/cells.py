@@ -13,7 +13,8 @@ import numpy as np
 
 from epf_jax.checks import is_key
 
-MAX_OPERATIONS = 1500  # of a kernel
+MAX_OPERATIONS = 1500  # of a kernel, as it is written
+MAX_CARRIED_OUT = 4000  # in a step, loops counted as often as they turn
 
 
 class NotFusable(Exception):  # noqa: N818  it says what a function is
@@ -43,6 +44,7 @@ class Block(NamedTuple):
         free: offsets of its unused slots, each with a word for every lane.
         barrier: waits for all lanes.
         written: how many operations the kernel has so far.
+        repeated: how many more its loops carry out, beside those written.
     """
 
     num: int
@@ -52,6 +54,7 @@ class Block(NamedTuple):
     free: list[int]
     barrier: Callable[[], None]
     written: list[int]
+    repeated: list[int]
 
 
 def full_shape(aval: Any) -> tuple[int, ...]:
@@ -112,6 +115,18 @@ def count_operation(block: Block) -> None:
     block.written[0] += 1
     if block.written[0] > MAX_OPERATIONS:
         raise NotFusable(f"more than {MAX_OPERATIONS} operations, which would take minutes to compile")
+
+
+def carried_out(block: Block) -> int:
+    """How many operations a step carries out so far."""
+    return block.written[0] + block.repeated[0]
+
+
+def count_repeated(block: Block, num: int) -> None:
+    """So many more that a loop repeats, or an error where a step carries out too many."""
+    block.repeated[0] += num
+    if carried_out(block) > MAX_CARRIED_OUT:
+        raise NotFusable(f"more than {MAX_CARRIED_OUT} operations a step: over the whole chip XLA's are as quick")
 
 
 class Layout(NamedTuple):

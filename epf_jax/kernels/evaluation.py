@@ -16,7 +16,9 @@ from epf_jax.kernels.cells import (
     Block,
     Cells,
     NotFusable,
+    carried_out,
     constant,
+    count_repeated,
     filled,
     from_numbers,
     layout_of,
@@ -134,7 +136,10 @@ def _loop(
     def turn(_, numbers):
         return to_numbers(block, _call(block, body, [*consts, *from_numbers(numbers, layout)]), layout)
 
-    return from_numbers(jax.lax.fori_loop(0, length, turn, to_numbers(block, carry, layout)), layout)
+    before = carried_out(block)
+    numbers = jax.lax.fori_loop(0, length, turn, to_numbers(block, carry, layout))
+    count_repeated(block, (length - 1) * (carried_out(block) - before))
+    return from_numbers(numbers, layout)
 
 
 _NAMED = {"ancestors_of_counts": places.ancestors_of_counts, "running_sum": arithmetic.running_sum}
