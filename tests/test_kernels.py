@@ -189,12 +189,13 @@ def test_a_kernel_that_would_take_minutes_to_compile_is_left_to_xla(monkeypatch)
 
 def test_long_loops_count_as_often_as_they_turn(monkeypatch):
     monkeypatch.setattr(cells, "MAX_CARRIED_OUT", 100)
-    step = lambda x, t: (jax.lax.fori_loop(0, turns, lambda i, v: 2 * v + 1, x), None)  # noqa: E731
-    turns = 30  # of two operations
-    on_chip(step, jnp.zeros(N))
-    turns = 60
+
+    def turning(times):  # two operations at a time
+        return lambda x, t: (jax.lax.fori_loop(0, times, lambda i, v: 2 * v + 1, x), None)
+
+    on_chip(turning(30), jnp.zeros(N))
     with pytest.raises(NotFusable, match="more than 100 operations a step"):
-        on_chip(step, jnp.zeros(N))
+        on_chip(turning(60), jnp.zeros(N))
 
 
 def test_double_precision_and_large_filters_are_left_to_xla(x64):
