@@ -30,6 +30,7 @@ PAGES = {
     "docs/speed.md": {
         "speed": speed.speed,
         "defaults": speed.defaults,
+        "noise": speed.noise,
         "summaries": speed.summaries,
         "generator": speed.generator,
         "capacity": speed.capacity,

@@ -49,14 +49,31 @@ def _gpu() -> list[str]:
 
 def defaults() -> str:
     """What a step of the filter that is chosen for a model costs, as Markdown."""
-    lines = ["| model | statistic | machine | N | a step | the call that compiles, less its steps |", "|---" * 6 + "|"]
+    lines = ["| model | statistic | machine | N | a step | by XLA alone | the call that compiles, less its steps |"]
+    lines += ["|---" * 7 + "|"]
     for path in sorted(RESULTS.glob("speed_defaults*.json")):
         stored = json.loads(path.read_text())
-        machine = _name_of(stored["machine"])
+        machine, found = _name_of(stored["machine"]), stored["rows"]
+        alone = {(row["model"], row["N"]): f"{row['us a step']:.0f} us" for row in found if row["by"] == "XLA alone"}
+        for row in (row for row in found if row["by"] == "as it is"):
+            times = (
+                f"{row['us a step']:.0f} us | {alone.get((row['model'], row['N']), '')} | {row['s to compile']:.1f} s"
+            )
+            lines.append(f"| {row['model']} | `{row['statistic']}` | {machine} | {row['N']:,} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def noise() -> str:
+    """What a step costs by the distribution of the states, as Markdown: a column for each machine and size."""
+    columns: dict[str, dict[str, str]] = {}
+    for path in sorted(RESULTS.glob("speed_noise*.json")):
+        stored = json.loads(path.read_text())
         for row in stored["rows"]:
-            times = f"{row['us a step']:.0f} us | {row['s to compile']:.1f} s"
-            where = machine if row.get("by", "as it is") == "as it is" else f"{machine}, {row['by']}"
-            lines.append(f"| {row['model']} | `{row['statistic']}` | {where} | {row['N']:,} | {times} |")
+            where = f"{_name_of(stored['machine'])}, N = {row['N']:,}"
+            columns.setdefault(where, {})[row["states"]] = f"{row['us a step']:.0f} us"
+    states = list(next(iter(columns.values())))
+    lines = [f"| states | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines += [f"| `{name}` | {' | '.join(found[name] for found in columns.values())} |" for name in states]
     return "\n".join(lines) + "\n"
 
 

@@ -116,8 +116,8 @@ class View(NamedTuple):
 
 
 def whole(shares: Any) -> Any:
-    """The nearest whole numbers; a GPU's kernels have no rule for `round`."""
-    return jnp.floor(shares + 0.5)
+    """The nearest whole numbers, NumPy's of NumPy's; a GPU's kernels have no rule for `round`."""
+    return (np if isinstance(shares, np.ndarray) else jnp).floor(shares + 0.5)
 
 
 def require(entering: list[int], families: Sequence[Family], what: str, view: View) -> None:

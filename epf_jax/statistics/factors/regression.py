@@ -77,7 +77,7 @@ def _variances(gaussian: GaussianTerm, noise: list[int], view: View) -> _Varianc
 
 def _is_one_each(shares: Any, tolerance: float) -> Any:
     nearest = whole(shares)
-    return jnp.all(jnp.abs(shares - nearest) < tolerance) & jnp.all((nearest == 0) | (nearest == 1))
+    return ((abs(shares - nearest) < tolerance) & ((nearest == 0) | (nearest == 1))).all()
 
 
 def _require_one_each(gaussian: GaussianTerm, shares: np.ndarray) -> None:
