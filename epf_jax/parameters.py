@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.checks import brief
 from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
+from epf_jax.platforms import on_cpu
 from epf_jax.random import with_own_gammas
 
 Theta = Any
@@ -328,7 +329,8 @@ def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Thet
 
 def evaluated(function: Callable, *arguments: Any) -> Any:
     """What it returns, by one small program rather than one for every operation."""
-    found = jax.jit(function)(*arguments)
+    with on_cpu():
+        found = jax.jit(function)(*arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found)):
         with jax.ensure_compile_time_eval():  # inside somebody's jit; the numbers may be known
             found = function(*arguments)

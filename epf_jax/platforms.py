@@ -3,6 +3,7 @@
 Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,3 +34,13 @@ def by_platform(
     else:
         cuda = gpu or default
     return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
+
+
+def on_cpu() -> contextlib.AbstractContextManager:
+    """Where programs that look at a model are compiled: on a CPU, which takes a fraction of a GPU's time for it."""
+    if jax.default_backend() == "cpu":
+        return contextlib.nullcontext()
+    try:
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # by JAX_PLATFORMS there is no other
+        return contextlib.nullcontext()

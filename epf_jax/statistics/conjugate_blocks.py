@@ -30,6 +30,7 @@ from epf_jax.densities import counted, is_count
 from epf_jax.dependence import abstractly
 from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel, example_input, known, simulate
+from epf_jax.platforms import on_cpu
 from epf_jax.precision import full_precision
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
@@ -245,11 +246,15 @@ def _evaluated(function: Callable, *arguments: Any) -> Any:
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
         raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
-    leaves = jax.tree.leaves(arguments)
-    compiled = jax.jit(jaxpr_as_fun(program)).lower(*leaves).compile()  # outside of what would evaluate it bit by bit
+    leaves = list(map(np.asarray, jax.tree.leaves(arguments)))
+    with on_cpu():
+        compiled = (
+            jax.jit(jaxpr_as_fun(program)).lower(*leaves).compile()
+        )  # outside of what would evaluate it bit by bit
+        with jax.ensure_compile_time_eval():
+            values = list(map(np.asarray, compiled(*leaves)))
     with jax.ensure_compile_time_eval():
-        values = compiled(*leaves)
-    return jax.tree.unflatten(jax.tree.structure(shape), values)
+        return jax.tree.unflatten(jax.tree.structure(shape), map(jnp.asarray, values))
 
 
 @lru_cache(maxsize=16)
