@@ -1,5 +1,6 @@
 """Densities and draws of one distribution or of a cloud of them: missing components, batched draws."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -139,49 +140,49 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
     """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
 
     One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
-    for the rest (StudentT, LogNormal, mixtures, and stand-ins that are not numpyro's). A draw that has no gradient with
-    respect to the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
+    for the rest, such as stand-ins that are not numpyro's. A draw that has no gradient with respect to the
+    distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
     many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
+
+    def one(key):
+        return distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key)
+
     if many is not None:
         try:
             many = _promoted(many)
             fit, drawn = _fitting(key, many.sample)
-        except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
+        except (ValueError, TypeError, AttributeError, NotImplementedError):  # numpyro cannot promote this family
             pass
         else:
-            if drawn == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many):
+            whole = drawn.shape == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many)
+            if whole and (not _parts(many) or drawn.dtype == _fitting(key, one)[1].dtype):
                 return _draw(fit, guarded(many))
-    key, _ = _fitting(key, lambda key: distribution(*jax.tree.map(lambda a: a[0], batched)).sample(key))
+    key, _ = _fitting(key, one)
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: with_own_gammas(guarded(distribution(*row)).sample, key))(keys, batched)
 
 
 def _promoted(d: dist.Distribution) -> dist.Distribution:
-    """The distribution with the batch shape of its numbers, which have grown a row for each particle."""
-    try:
-        many = promote_batch_shape(d)
-        if _is_promoted_whole(many):
-            return many
-    except (ValueError, TypeError, NotImplementedError):  # numpyro cannot promote this family
-        pass
-    return _built_anew(d)
+    """The distribution with the batch shape of its numbers, which have grown a row for each particle; its parts, too.
+
+    Numpyro promotes the whole alone: a LogNormal's Normal would draw once for all.
+    """
+    many = copy.copy(promote_batch_shape(d))
+    for name, part in _parts(many).items():
+        vars(many)[name] = _promoted(part)
+    return many
 
 
-def _built_anew(d: dist.Distribution) -> dist.Distribution:
-    """A distribution of numbers, made again by its family from them: what it has inside has rows, too."""
-    if isinstance(d, dist.Independent):
-        return dist.Independent(_built_anew(d.base_dist), d.reinterpreted_batch_ndims)
-    numbers = {name: getattr(d, name) for name in d.arg_constraints}
-    if d.event_shape or not numbers or len({jnp.shape(number) for number in numbers.values()}) > 1:
-        raise NotImplementedError("which of its numbers' axes are those of particles is not known")
-    return type(d)(**numbers)
+def _parts(d: dist.Distribution) -> dict[str, dist.Distribution]:
+    """The distributions that it is made of, by the names that it has for them."""
+    return {name: part for name, part in vars(d).items() if isinstance(part, dist.Distribution)}
 
 
 def _is_promoted_whole(d: dist.Distribution) -> bool:
-    """Whether what it is made of has a row for each particle, too: a LogNormal's Normal would draw once for all."""
-    shape, inner = d.batch_shape, [part for part in vars(d).values() if isinstance(part, dist.Distribution)]
-    return all(part.batch_shape[: len(shape)] == shape and _is_promoted_whole(part) for part in inner)
+    """Whether what it is made of has a row for each particle, too."""
+    shape = d.batch_shape
+    return all(part.batch_shape[: len(shape)] == shape and _is_promoted_whole(part) for part in _parts(d).values())
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
@@ -196,12 +197,12 @@ def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
     return with_own_gammas(d.sample, key)
 
 
-def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, tuple[int, ...]]:
-    """A key that `sample(key)` takes, and the shape of its draw: jax's Poisson wants jax's own generator."""
+def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, jax.ShapeDtypeStruct]:
+    """A key that `sample(key)` takes, and what its draw is like: jax's Poisson wants jax's own generator."""
     try:
-        return key, jax.eval_shape(sample, key).shape
+        return key, jax.eval_shape(sample, key)
     except NotImplementedError:
-        return threefry(key), jax.eval_shape(sample, threefry(key)).shape
+        return threefry(key), jax.eval_shape(sample, threefry(key))
 
 
 def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[int, ...]]:

@@ -112,18 +112,23 @@ def _log_ndtr_jvp(primals, tangents):
 
 
 def normal_quantile_of_log(log_p: Array) -> Array:
-    r"""The x at which :math:`\log\Phi(x)` is `log_p`, not far above log 1/2.
+    r"""The x at which :math:`\log\Phi(x)` is `log_p`.
 
-    By Newton's steps, which never pass x from below: the logarithm is concave. They start there, as
-    :math:`\Phi(x) \le \tfrac12 e^{-x^2/2}` below zero; the error of each is at most .4 times the square of the last.
+    In the lower tail, or mirrored, by Newton's steps, which never pass x from below: the logarithm is concave. They
+    start there, as :math:`\Phi(x) \le \tfrac12 e^{-x^2/2}`; the error of each is at most .4 times the square of the
+    last.
     """
+    upper = log_p > -math.log(2.0)
+    rest = jnp.maximum(-jnp.expm1(jnp.where(upper, log_p, -1.0)), jnp.finfo(log_p.dtype).tiny)
+    target = jnp.where(upper, jnp.log(rest), log_p)
 
     def newton(_, x):
         log_phi = log_ndtr(x)
-        return x - (log_phi - log_p) * jnp.exp(0.5 * (x * x + math.log(2.0 * math.pi)) + log_phi)
+        return x - (log_phi - target) * jnp.exp(0.5 * (x * x + math.log(2.0 * math.pi)) + log_phi)
 
-    below = jax.lax.stop_gradient(log_p) + math.log(2.0)
-    return jax.lax.fori_loop(0, _NEWTON_STEPS, newton, -jnp.sqrt(-2.0 * jnp.minimum(below, 0.0)))
+    below = jax.lax.stop_gradient(target) + math.log(2.0)
+    x = jax.lax.fori_loop(0, _NEWTON_STEPS, newton, -jnp.sqrt(-2.0 * jnp.minimum(below, 0.0)))
+    return jnp.where(upper, -x, x)
 
 
 class _Series(NamedTuple):

@@ -70,6 +70,7 @@ _ROUNDS = 8  # of rejections where none may be waited for: all of them fail once
 @jax.custom_jvp
 def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
     """Their logarithms: of many of a concentration near zero, whose draws round to zero, these do not."""
+    concentration = jnp.asarray(concentration)
     longest = int(np.argmax(concentration.shape)) if concentration.ndim else None
     if longest is None:
         return _log_gamma(key, concentration)
@@ -83,7 +84,7 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
 
     All draws are tried at once: on a CPU until the last is accepted, of a thousand after some three rounds, where
     `jax.random.gamma` makes one after the other. Whether all are accepted a GPU would have to tell the processor after
-    every round. It makes `_ROUNDS`, and of a draw that fails in all of them the mode.
+    every round. It makes `_ROUNDS`, and where all fail keeps the last that was tried.
     """
     words, (shape, dtype) = _two_words(stream(key)), (concentration.shape, concentration.dtype)
     places = _places(shape)
@@ -134,7 +135,7 @@ def with_own_gammas(sample: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray) ->
 
 
 def _draws_gammas(program: Any) -> bool:
-    """Whether any are drawn in it, or in what it calls, but for what it does in loops."""
+    """Whether any are drawn in it, or in what it calls, but for loops and conditions."""
     return any(
         eqn.primitive.name == "random_gamma" or _draws_gammas(_called(eqn)) for eqn in getattr(program, "eqns", ())
     )

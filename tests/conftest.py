@@ -5,6 +5,7 @@ import pathlib
 import jax
 import pytest
 
+import epf_jax.random
 from epf_jax.machine import share_of_maps
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -24,6 +25,18 @@ def precision(request):
     """Each test in float32 and in float64."""
     with jax.enable_x64(request.param):
         yield "float64" if request.param else "float32"
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """To be called: gamma draws are traced from then on as they are for a GPU, until the test ends."""
+
+    def switch():
+        jax.clear_caches()
+        monkeypatch.setattr(epf_jax.random, "by_platform", lambda *given, default, **ways: default(*given))
+
+    yield switch
+    jax.clear_caches()
 
 
 @pytest.hookimpl(trylast=True)

@@ -77,6 +77,17 @@ def test_it_has_the_slope_of_density_over_distribution_function(dtype):
     np.testing.assert_array_equal(jax.grad(log_ndtr)(-jnp.inf), 0.0)
 
 
+def test_its_inverse_is_the_quantile_in_both_tails(dtype):
+    p = np.concatenate([np.linspace(0.01, 0.99, 99), 1 - np.geomspace(1e-6, 1e-2, 30), np.geomspace(1e-30, 1e-2, 30)])
+    log_p = np.log(p).astype(dtype)
+    # of the p that the rounded logarithm stands for: near one its own rounding is all that is left of 1 - p
+    exact = np.where(
+        log_p > -0.7, -special.ndtri(-np.expm1(log_p.astype(float))), special.ndtri_exp(log_p.astype(float))
+    )
+    units = np.finfo(dtype).eps * NDTR_UNITS[dtype.name]
+    np.testing.assert_allclose(normal_quantile_of_log(jnp.asarray(log_p)), exact, rtol=2 * units, atol=2 * units)
+
+
 def test_its_inverse_finds_the_place_again_and_has_the_inverse_slope(dtype):
     log_p = np.concatenate([np.linspace(-3, np.log(0.55), 200), -np.geomspace(3, 1e5, 200)]).astype(dtype)
     x = normal_quantile_of_log(jnp.asarray(log_p))

@@ -9,7 +9,6 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-import epf_jax.random
 from epf_jax.filters.base import PARTICLES
 from epf_jax.kernels import NotFusable, cells
 from epf_jax.kernels.on_chip import scan_on_chip
@@ -90,17 +89,15 @@ def noisy_level():
         pytest.param(epf.models.local_level_variances, marks=pytest.mark.slow),
     ],
 )
-def test_filters_that_draw_variances_fit_on_chip(build, monkeypatch):
+def test_filters_that_draw_variances_fit_on_chip(build, as_on_a_gpu):
     filter_ = epf.extended_parameter_filter(build(), N)
     assert filter_.statistic.name == "conjugate_blocks"
     rows = (jax.random.split(jax.random.key(2), T), jnp.array([0.3, jnp.nan, -0.8, 0.1]), jnp.arange(1, T + 1))
     step = lambda state, row: filter_.step(row[0], state, *row[1:])  # noqa: E731
     state = filter_.init(jax.random.key(1))
     expected = jax.jit(lambda state, rows: jax.lax.scan(step, state, rows))(state, rows)
-    jax.clear_caches()
-    monkeypatch.setattr(epf_jax.random, "by_platform", lambda *given, default, **ways: default(*given))
+    as_on_a_gpu()
     found = jax.jit(lambda state, rows: scan_on_chip(step, N, PARTICLES, state, rows, interpret=True))(state, rows)
-    jax.clear_caches()
     # As above, and variances are quotients of gamma draws.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), found, expected)
 

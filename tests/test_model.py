@@ -284,6 +284,40 @@ def test_draws_made_of_gammas_are_made_for_all_particles_at_once(name):
     assert "random_split[shape=(50,)]" not in program  # one key for all
 
 
+class Shifted(dist.StudentT):
+    """A family of somebody's own, with a number more than it has constraints for."""
+
+    def __init__(self, df, loc, shift=10.0):
+        super().__init__(df, loc, 1.0)
+        self.shift = shift
+
+    def sample(self, key, sample_shape=()):
+        return super().sample(key, sample_shape) + self.shift
+
+
+@pytest.mark.parametrize(
+    ("family", "law"),
+    [
+        (lambda m: Shifted(4.0, m, 5.0), stats.t(4.0, 5.0)),
+        (lambda m: dist.StudentT(4.0, jnp.stack([m, m]), 1.0).to_event(1), stats.t(4.0)),
+        (lambda m: dist.TruncatedNormal(m, 1.0, low=0.0), stats.truncnorm(0.0, np.inf)),
+        (lambda m: dist.Beta(2.0, 3.0 + m), stats.beta(2.0, 3.0)),
+    ],
+    ids=["with a number of its own", "a vector", "truncated", "beta"],
+)
+def test_distributions_made_of_others_keep_their_law_and_their_own_numbers(family, law):
+    x = jax.jit(lambda key: sample_each(key, family, N, jnp.zeros(N)))(jax.random.key(6))
+    for component in np.asarray(x, float).reshape(N, -1).T:
+        assert_independent_uniforms(law.cdf(component))
+
+
+def test_counts_made_of_other_draws_stay_whole_numbers():
+    family = lambda m: dist.DirichletMultinomial(jnp.stack([1.0 + m, 2.0 + m]), 5)  # noqa: E731
+    x = sample_each(jax.random.key(7), family, 10, jnp.zeros(10))
+    assert x.dtype == family(0.0).sample(jax.random.key(0)).dtype
+    np.testing.assert_array_equal(x.sum(axis=1), 5)
+
+
 def test_what_is_drawn_beside_gammas_is_drawn_as_before():
     def sample(key):
         one, other = jax.random.split(key)

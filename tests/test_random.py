@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import epf_jax.random
 from epf_jax.random import gamma, hashed_words, log_gamma, normal, side_by_side, stream
 
 MILLION = 1_000_000
@@ -139,15 +138,13 @@ def test_a_gamma_draw_has_the_slope_of_its_quantile(x64):
 
 
 @pytest.mark.parametrize("shape", [(20_011,), (7001, 3)])
-def test_a_gpu_makes_the_gamma_draws_of_a_cpu_in_rounds_that_nothing_waits_for(shape, monkeypatch):
+def test_a_gpu_makes_the_gamma_draws_of_a_cpu_in_rounds_that_nothing_waits_for(shape, as_on_a_gpu):
     key, concentration = stream(jax.random.key(17)), jnp.full(shape, 0.7)
     expected = log_gamma(key, concentration)
-    jax.clear_caches()
-    monkeypatch.setattr(epf_jax.random, "by_platform", lambda *given, default, **ways: default(*given))
+    as_on_a_gpu()
     assert "while" not in str(jax.make_jaxpr(log_gamma)(key, concentration))
     # All eight rounds fail once in 3e10 draws; the loops are compiled apart, and rounded so.
     np.testing.assert_allclose(log_gamma(key, concentration), expected, rtol=1e-5, atol=1e-5)
-    jax.clear_caches()
 
 
 def test_no_gamma_distribution_gives_no_number_and_an_end():
