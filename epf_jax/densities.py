@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
+from epf_jax.gammas import with_own_gammas
 from epf_jax.gaussian import (
     base_distribution,
     is_gaussian,
@@ -20,7 +21,7 @@ from epf_jax.gaussian import (
     without_noise,
 )
 from epf_jax.guards import guarded
-from epf_jax.random import normal, threefry, with_own_gammas
+from epf_jax.random import normal, threefry
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:

@@ -21,10 +21,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import brief
+from epf_jax.gammas import with_own_gammas
 from epf_jax.gaussian import base_distribution
 from epf_jax.guards import guarded
 from epf_jax.platforms import on_cpu
-from epf_jax.random import with_own_gammas
 
 Theta = Any
 """A pytree with the prior's structure."""

@@ -19,17 +19,15 @@ The tests hold moments, independence across keys and counters, and distributions
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from epf_jax.elementary import erf_inv_quantile, log, normal_quantile
+from epf_jax.elementary import erf_inv_quantile, normal_quantile
 from epf_jax.platforms import by_platform
 
 Words = UInt32[Array, "..."]
@@ -52,134 +50,30 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -
     """Standard normals, float32 or float64."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
-    return _normal_at(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
+    return normal_at(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
 
 
-def _normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
+def normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The quantiles of a standard normal at numbers between -1 and 1."""
     return by_platform(u, cpu=normal_quantile, default=erf_inv_quantile)
 
 
-def gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gamma draws of rate 1, one for each concentration; NaN where that is not a positive number."""
-    return jnp.exp(log_gamma(key, concentration))
+def between_ones(key: PRNGKeyArray, counters: Words, dtype: Any) -> Float[Array, "..."]:
+    """A number between -1 and 1, ends excluded, at each counter of a filter's key."""
+    words, digits = _two_words(key), jnp.finfo(dtype).nmant
+    word = hashed_words(words[0], words[1], counters)
+    if dtype == jnp.float64:
+        other = words ^ jnp.uint32(_PARITY)
+        word = (word.astype(jnp.uint64) << 32) | hashed_words(other[0], other[1], counters).astype(jnp.uint64)
+    bits = word >> (32 * (1 + (dtype == jnp.float64)) - digits)
+    return (bits.astype(dtype) + 0.5) * 2.0 ** (1 - digits) - 1.0
 
 
-_ROUNDS = 8  # of rejections where none may be waited for: all of them fail once in 3e10 draws, .049^8
-
-
-@jax.custom_jvp
-def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Their logarithms: of many of a concentration near zero, whose draws round to zero, these do not."""
-    concentration = jnp.asarray(concentration)
-    longest = int(np.argmax(concentration.shape)) if concentration.ndim else None
-    if longest is None:
-        return _log_gamma(key, concentration)
-    # Side by side in memory: a short last axis would be a loop too short for a processor to do many at once.
-    return jnp.moveaxis(_log_gamma(key, jnp.moveaxis(concentration, longest, -1)), -1, longest)
-
-
-@jax.jit
-def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Of a row of many, by the rejections of Marsaglia and Tsang (2000), of which one in twenty fails at most.
-
-    All draws are tried at once: on a CPU until the last is accepted, of a thousand after some three rounds, where
-    `jax.random.gamma` makes one after the other. Whether all are accepted a GPU would have to tell the processor after
-    every round. It makes `_ROUNDS`, and where all fail keeps the last that was tried.
-    """
-    words, (shape, dtype) = _two_words(stream(key)), (concentration.shape, concentration.dtype)
-    places = _places(shape)
-    proper = (concentration > 0) & (concentration < jnp.inf)
-    small = concentration < 1
-    a = jnp.where(proper, concentration, 1.0) + jnp.where(small, 1.0, 0.0)
-    d = a - 1 / 3
-    c = 1 / jnp.sqrt(9 * d)
-
-    def uniform(k):
-        """The k-th number between -1 and 1, ends excluded, of each draw."""
-        return _between_ones(words, places + k * jnp.uint32(concentration.size), dtype)
-
-    def attempt(state):
-        k, found, accepted = state
-        x = _normal_at(uniform(k))
-        cube = (1 + c * x) ** 3
-        log_cube = log(jnp.where(cube > 0, cube, 1.0))
-        likely = 0.5 - 0.5 * uniform(k + 1) < jnp.exp(0.5 * x**2 + d * (1 - cube + log_cube))
-        new = log_cube, uniform(k + 2)
-        found = jax.tree.map(partial(jnp.where, accepted), found, new)
-        return k + 3, found, accepted | ((cube > 0) & likely)
-
-    def until_all(*start):
-        return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)
-
-    def rounds(*start):
-        return jax.lax.fori_loop(0, _ROUNDS, lambda _, state: attempt(state), start, unroll=True)
-
-    none = jnp.zeros_like(concentration)
-    start = jnp.zeros((), jnp.uint32), (none, none), ~proper
-    _, (log_cube, place), _ = by_platform(*start, cpu=until_all, default=rounds)
-    # One of a concentration below 1 is a share of one of a concentration that is larger by 1.
-    share = jnp.where(small, log(0.5 - 0.5 * place) / concentration, 0.0)
-    return jnp.where(proper, log(d) + log_cube + share, jnp.nan)
-
-
-def with_own_gammas(sample: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray) -> Any:
-    """`sample(key)`, its gamma draws (of a Gamma, Beta, Dirichlet, StudentT, ..) by `log_gamma`.
-
-    `jax.random.gamma` makes one draw after the other, on a GPU, too, for keys that are not its own.
-    """
-    program, shape = jax.make_jaxpr(sample, return_shape=True)(key)
-    if not _draws_gammas(program.jaxpr):
-        return sample(key)
-    found = _evaluated(program.jaxpr, program.consts, jax.tree.leaves(key))
-    return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-
-def _draws_gammas(program: Any) -> bool:
-    """Whether any are drawn in it, or in what it calls, but for loops and conditions."""
-    return any(
-        eqn.primitive.name == "random_gamma" or _draws_gammas(_called(eqn)) for eqn in getattr(program, "eqns", ())
-    )
-
-
-def _called(eqn: Any) -> Any:
-    return eqn.params["jaxpr"].jaxpr if eqn.primitive.name in ("jit", "pjit") else None
-
-
-def _evaluated(program: Any, consts: Any, inputs: Any) -> list[Any]:
-    """The results of a jaxpr, gamma draws made here."""
-    values = dict(zip((*program.constvars, *program.invars), (*consts, *inputs), strict=True))
-
-    def value_of(variable):
-        return variable.val if hasattr(variable, "val") else values[variable]
-
-    for eqn in program.eqns:
-        given = list(map(value_of, eqn.invars))
-        found: Any
-        if eqn.primitive.name == "random_gamma":
-            draw = log_gamma if eqn.params["log_space"] else gamma
-            for _ in jnp.shape(given[0]):  # a key for each of the first draws' axes
-                draw = jax.vmap(draw)
-            found = [draw(*given)]
-        elif _draws_gammas(_called(eqn)):
-            found = _evaluated(_called(eqn), eqn.params["jaxpr"].consts, given)
-        else:
-            variables = [v for v in eqn.invars if not hasattr(v, "val")]
-            alone = program.replace(
-                constvars=(), invars=variables, outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects
-            )
-            found = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*map(value_of, variables))
-        values.update(zip(eqn.outvars, found, strict=True))
-    return list(map(value_of, program.outvars))
-
-
-@log_gamma.defjvp
-def _log_gamma_jvp(primals, tangents):
-    """The derivative of the quantile of a draw with respect to the concentration (Figurnov, Mohamed and Mnih 2018)."""
-    (key, concentration), (_, dot) = primals, tangents
-    concentration = jnp.asarray(concentration)
-    found = log_gamma(key, concentration)
-    drawn = jnp.maximum(jnp.exp(found), jnp.finfo(found.dtype).tiny)
-    return found, jax.lax.random_gamma_grad(concentration, drawn) / drawn * dot
+def places(shape: tuple[int, ...]) -> Words:
+    """The place of every number of an array, counted row by row."""
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
+    along = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape)))
+    return sum((i * jnp.uint32(n) for i, n in zip(along, strides, strict=False)), jnp.zeros(shape, jnp.uint32))
 
 
 def side_by_side(
@@ -213,23 +107,6 @@ def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]
 
 def _hash(key: UInt32[Array, "2"], size: int) -> Words:
     return hashed_words(key[0], key[1], jax.lax.iota(jnp.uint32, size))
-
-
-def _between_ones(key: UInt32[Array, "2"], counters: Words, dtype: Any) -> Float[Array, "..."]:
-    """A number between -1 and 1, ends excluded, at each counter."""
-    digits, word = jnp.finfo(dtype).nmant, hashed_words(key[0], key[1], counters)
-    if dtype == jnp.float64:
-        other = key ^ jnp.uint32(_PARITY)
-        word = (word.astype(jnp.uint64) << 32) | hashed_words(other[0], other[1], counters).astype(jnp.uint64)
-    bits = word >> (32 * (1 + (dtype == jnp.float64)) - digits)
-    return (bits.astype(dtype) + 0.5) * 2.0 ** (1 - digits) - 1.0
-
-
-def _places(shape: tuple[int, ...]) -> Words:
-    """The place of every number of an array, counted row by row."""
-    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
-    along = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape)))
-    return sum((i * jnp.uint32(n) for i, n in zip(along, strides, strict=False)), jnp.zeros(shape, jnp.uint32))
 
 
 def hashed_words(key_0: Words, key_1: Words, counters: Words) -> Words:

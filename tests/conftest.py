@@ -33,7 +33,8 @@ def as_on_a_gpu(monkeypatch):
 
     def switch():
         jax.clear_caches()
-        monkeypatch.setattr(epf_jax.random, "by_platform", lambda *given, default, **ways: default(*given))
+        for module in (epf_jax.random, epf_jax.gammas):
+            monkeypatch.setattr(module, "by_platform", lambda *given, default, **ways: default(*given))
 
     yield switch
     jax.clear_caches()

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from epf_jax.dependence import abstractly, depends_on
+from epf_jax.gammas import gamma
 from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
-from epf_jax.random import gamma
 from epf_jax.statistics.base import Statistic
 from epf_jax.statistics.conjugate import (
     LinearPart,
