@@ -37,7 +37,8 @@ class Series(NamedTuple):
     def __repr__(self) -> str:
         """What there is, without the numbers."""
         inputs = f", inputs {', '.join(self.inputs)}" if self.inputs else ""
-        return f"<Series of {count_of(len(self.y), 'observation')} of {', '.join(self.columns)}{inputs}>"
+        observed = f"{count_of(len(self.y), 'observation')} of {', '.join(self.columns)}"
+        return f"<Series of {observed if self.columns else f'{len(self.y)} rows, nothing observed'}{inputs}>"
 
     @property
     def example_input(self) -> dict[str, Any] | None:
@@ -126,7 +127,8 @@ def from_table(
         table: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or an array of shape (T, d), whose
             columns are called "0", "1", ...
         columns: what is observed: one name for a model that observes a number, a list for one that observes a vector;
-            by default every column that is neither time nor input.
+            by default every column that is neither time nor input. Where there is none, as in a table of what is known
+            of steps to come, every observation is missing: `epf.forecast(..., inputs=series)` takes such.
         time: the column of time stamps, or the name of a pandas index, which must increase: numbers, dates, or ISO 8601
             text. It becomes the input "dt", the time since the observation before.
         unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
@@ -135,7 +137,7 @@ def from_table(
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
     """
-    return series_of(columns_of(_with_index(table, time)), columns, time, unit, start, inputs, _row)
+    return series_of(columns_of(_with_index(table, time)), columns, time, unit, start, inputs, _row, ahead=True)
 
 
 def _row(i: int) -> str:
@@ -157,8 +159,14 @@ def series_of(
     inputs: str | Sequence[str],
     row: RowName,
     alone: float | None = None,
+    *,
+    ahead: bool = False,
 ) -> Series:
-    """`from_table` of columns by name; `row(i)` is what messages call row i, `alone` the step before a single stamp."""
+    """`from_table` of columns by name.
+
+    `row(i)` is what messages call row i, `alone` the step before a single stamp; `ahead` says whether there need be no
+    observations, as of steps to come.
+    """
     inputs, time = _names(inputs), None if time is None else str(time)
     taken = {*inputs, time}
     if time is not None and STEP in inputs:
@@ -174,12 +182,13 @@ def series_of(
             f"inputs: {both[0]!r} is observed, and would be read as {'the time' if both[0] == time else 'an input'}, "
             "too. Name every column once."
         )
-    if not chosen or not len(next(iter(table.values()))):
-        raise ValueError(f"table: expected observations, got a table without {'columns' if not chosen else 'rows'}.")
+    num_rows = len(next(iter(table.values()), ()))
+    if not num_rows or not (chosen or (ahead and taken - {None})):
+        raise ValueError(f"table: expected observations, got a table without {'rows' if chosen else 'columns'}.")
     if time is None and (unit is not None or start is not None):
         raise ValueError("time: unit and start speak of a column of time stamps; name it, time='date'.")
-    y = np.stack([numbers_of(table[name], name, row) for name in chosen], axis=-1)
-    y = y[:, 0] if isinstance(columns, str | int) or (columns is None and len(chosen) == 1) else y
+    y = np.stack([numbers_of(table[name], name, row) for name in chosen] or [np.full(num_rows, np.nan)], axis=-1)
+    y = y[:, 0] if isinstance(columns, str | int) or (columns is None and len(chosen) < 2) else y
     rows = {name: complete(numbers_of(table[name], name, row), name, row) for name in inputs}
     if time is None:
         return Series(y, rows or None, chosen)
@@ -312,3 +321,12 @@ def shaped(y: np.ndarray, columns: Sequence[str], shape: tuple[int, ...] | None,
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (str(given),) if isinstance(given, str | int) else tuple(str(name) for name in given)
+
+
+def inputs_of(series: Series) -> dict[str, np.ndarray]:
+    """The inputs of a table, or an error where it has none."""
+    if series.inputs is None:
+        raise ValueError(
+            f"inputs: {series!r} has none. Name their columns, epf.from_table(..., time='date', inputs=['volume'])."
+        )
+    return series.inputs

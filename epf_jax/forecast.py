@@ -73,8 +73,8 @@ def forecast(
         filter_: the filter that made the state, or its model.
         state: where the future starts: `results.final`, or the state of a live filter.
         num_steps: H, how many steps ahead.
-        inputs: the inputs of those steps, one row each (any pytree of arrays with H rows); the time index, going on
-            from the state's, by default.
+        inputs: the inputs of those steps, one row each (any pytree of arrays with H rows, or what `epf.from_table` made
+            of a table of them); the time index, going on from the state's, by default.
         levels: quantile levels of the summaries.
     """
     key = check_key(key)

@@ -31,6 +31,7 @@ from epf_jax.checks import (
     numeric_array,
     warn_of_order,
 )
+from epf_jax.data import Series, inputs_of
 from epf_jax.dependence import reads
 from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
 from epf_jax.precision import full_precision
@@ -180,8 +181,10 @@ def check_inputs_given(model: StateSpaceModel) -> None:
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: StateSpaceModel | None = None) -> Any:
     """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None.
 
-    A table of pandas or polars is a dict of its columns. With a model, no index stands for inputs that it reads.
+    A table of pandas or polars is a dict of its columns, and what `from_table` made of one has inputs of its own. With
+    a model, no index stands for inputs that it reads.
     """
+    inputs = inputs_of(inputs) if isinstance(inputs, Series) else inputs
     if inputs is None:
         if model is not None:
             check_inputs_given(model)

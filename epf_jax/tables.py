@@ -22,6 +22,11 @@ def is_table(value: Any) -> bool:
 
 def columns_of(table: Any) -> dict[str, Any]:
     """The columns of a table by name, each as it is."""
+    if isinstance(table, str | pathlib.PurePath):
+        raise TypeError(
+            f"table: expected a table, got the path {brief(str(table))}. A file is read first: "
+            f"pandas.read_csv({brief(str(table))})."
+        )
     if isinstance(table, Mapping):
         columns = {str(name): column for name, column in table.items()}
     elif hasattr(table, "column_names"):  # pyarrow

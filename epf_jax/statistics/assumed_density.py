@@ -45,7 +45,7 @@ from epf_jax.terms import path_terms, require_noise, warn_of_moving_bounds
 DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
 _LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one
 _NUM_FIRST = 4  # times as many observations as there are parameters are taken in by powers
-_NUM_POWERS = 20  # at most, of one term: what is left is taken in at once
+_NUM_POWERS = 20  # at most, of one term: what is left is taken in at once, after them
 _SD_OF_A_POWER = 0.8  # of its logarithms at the nodes
 
 
@@ -85,17 +85,16 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), jnp.where(seen, total, 0.0)
 
     def by_powers(at_nodes, m, L):
-        def one(carry, _):
+        def one(carry, is_last):
             m, L, left, total = carry
             log_l = at_nodes(m, L)
-            power = _power(log_w, jax.lax.stop_gradient(log_l), left)
+            power = jnp.where(is_last, left, _power(log_w, jax.lax.stop_gradient(log_l), left))
             m, L, gained = match(jnp.where(power > 0, power * log_l, 0.0), m, L)
             return (m, L, left - power, total + gained), None
 
         start = (m, L, jnp.ones((), m.dtype), jnp.zeros((), m.dtype))
-        (m, L, left, total), _ = jax.lax.scan(one, start, length=_NUM_POWERS)
-        m, L, gained = match(jnp.where(left > 0, left * at_nodes(m, L), 0.0), m, L)
-        return m, L, total + gained
+        (m, L, _, total), _ = jax.lax.scan(one, start, jnp.arange(_NUM_POWERS + 1) == _NUM_POWERS)
+        return m, L, total
 
     def absorb(S, log_likelihood, *, first=False):
         """The mixture after one factor, component by component."""
