@@ -9,7 +9,6 @@ The functions speak of ONE particle and return distributions; `vmap` lives in th
 inputs, or the time index t = 1, 2, ... when no inputs are given.
 """
 
-import contextlib
 import dataclasses
 import numbers
 import warnings
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from epf_jax.calls import SIGNATURES, CannotEvaluateError, drawn
 from epf_jax.checks import (
     brief,
     check_key,
@@ -32,8 +32,7 @@ from epf_jax.checks import (
     warn_of_order,
 )
 from epf_jax.data import Series, inputs_of
-from epf_jax.dependence import reads
-from epf_jax.parameters import Parameters, Theta, is_distribution, parameters
+from epf_jax.parameters import Parameters, Theta, parameters
 from epf_jax.precision import full_precision
 from epf_jax.tables import columns_of, is_table
 
@@ -61,7 +60,7 @@ class StateSpaceModel:
     example_input: Any = None
 
     def __post_init__(self):
-        for name, arguments in _SIGNATURES.items():
+        for name, arguments in SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
             warn_of_order(name, getattr(self, name), arguments)
         _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
@@ -74,7 +73,10 @@ class StateSpaceModel:
     @cached_property
     def shapes(self) -> "Shapes":
         """Shapes and dtypes of x and y, from abstract evaluation with `example_input` or the time index."""
-        return _shapes(self, example_input(self))
+        shapes = _shapes(self, example_input(self))
+        if shapes.problem is not None and self.example_input is not None:
+            raise shapes.problem  # which no other inputs can be hoped to mend
+        return shapes
 
 
 class Shapes(NamedTuple):
@@ -91,9 +93,6 @@ class Shapes(NamedTuple):
     y: jax.ShapeDtypeStruct | None
     problem: Exception | None
     unread: tuple[int, ...] = ()
-
-
-_SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
 
 
 def example_input(model: StateSpaceModel) -> Any:
@@ -315,90 +314,5 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
     return Shapes(theta, x, y, problem, unread)
 
 
-class CannotEvaluateError(ValueError):
-    """A model function raised; perhaps because it reads inputs that are not known yet."""
-
-
 def _drawn(name: str, model: StateSpaceModel, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:
-    return drawn(name, f"{name}({', '.join(_SIGNATURES[name])})", getattr(model, name), *arguments)
-
-
-def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:
-    """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation, and which leaves it reads.
-
-    `call` is how it is written.
-    """
-    returned = []
-
-    def draw(arguments):
-        d = function(*arguments)
-        if not is_distribution(d):
-            returned.append(d)
-            return None
-        value = d.sample(jax.random.key(0))
-        return value, jnp.sum(d.log_prob(value))
-
-    try:
-        program, shapes = jax.make_jaxpr(draw, return_shape=True)(arguments)
-    except Exception as error:
-        _check_names(name, error, function, *arguments)
-        remedy = _remedy(error)
-        if remedy:
-            said = str(error).splitlines()[0].rstrip(".")
-            raise ValueError(f"{name}: it failed with {type(error).__name__}: {said}. {remedy}") from error
-        given = ", ".join(str(jax.tree.map(lambda a: getattr(a, "shape", a), arg)) for arg in arguments)
-        raise CannotEvaluateError(
-            f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}. "
-            f"It speaks of one particle: {call}, theta as the prior, x one state, u one row of the inputs or the time "
-            "index t. A model that reads inputs needs `inputs=` in run and step, and `example_input=inputs[0]` (of a "
-            "table, series.example_input) in StateSpaceModel to be inspected before."
-        ) from error
-    if returned:
-        raise TypeError(
-            f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
-            f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
-        )
-    return shapes[0], reads(program.jaxpr)
-
-
-def _remedy(error: Exception) -> str:
-    """What to do about an error that has nothing to do with inputs, in a sentence; empty where it may have."""
-    if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
-        return "Use jax.numpy (jnp.exp, jnp.where) inside of a model, not numpy, math or if."
-    if isinstance(error, AttributeError) and "'dict' object has no attribute" in str(error):
-        return 'theta is a dict, as the prior is (and u, where inputs are): theta["phi"], not theta.phi.'
-    if "distribution got invalid" in str(error):
-        return "Look at the numbers that it is given: a scale must be positive, a probability between 0 and 1."
-    return ""
-
-
-def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:
-    """Refuse a name that theta was asked for and does not have, or that is theta's and x or u was asked for."""
-    swapped = [key for key in theta if f"idx={key!r}" in str(error)] if isinstance(theta, dict) else []
-    if swapped and "string indexing" in str(error):
-        raise ValueError(
-            f"{name}: it asked the state or u for {swapped[0]!r}, which is a parameter: is the order of its arguments "
-            f"({', '.join(_SIGNATURES.get(name, ('theta', 'x', 'u')))})?"
-        ) from error
-    if not isinstance(error, KeyError) or not isinstance(theta, dict):
-        return
-    asked = []
-
-    class Watched(dict):
-        def __missing__(self, key):
-            asked.append(key)
-            raise KeyError(key)
-
-    with contextlib.suppress(KeyError):  # it fails again: only what it asked for is wanted
-        jax.eval_shape(lambda theta, *others: [function(Watched(theta), *others)][1:], theta, *others)
-    if asked:
-        raise ValueError(
-            f"{name}: it asked theta for {asked[0]!r}, and the prior has {', '.join(map(repr, theta)) or 'nothing'}. "
-            "Write the name in both places alike."
-        ) from error
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}, not called"
-    return f"an array of shape {value.shape}" if isinstance(value, jax.Array) else type(value).__name__
+    return drawn(name, f"{name}({', '.join(SIGNATURES[name])})", getattr(model, name), *arguments)

@@ -16,11 +16,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from epf_jax.calls import CannotEvaluateError, drawn
 from epf_jax.checks import check_signature
 from epf_jax.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.dependence import abstractly, depends_on, is_affine
 from epf_jax.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
-from epf_jax.model import CannotEvaluateError, StateSpaceModel, check_is_model, drawn, example_input
+from epf_jax.model import StateSpaceModel, check_is_model, example_input
 from epf_jax.parameters import Theta
 
 

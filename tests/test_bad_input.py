@@ -9,12 +9,14 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.scipy.special import gammaln
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.calls import CannotEvaluateError
 
 KEY = jax.random.key(0)
 Y = jnp.array([0.1, 0.2, 0.3])
@@ -234,11 +236,52 @@ def test_observations_that_end_where_theta_says_are_told_of(build):
         (r"Use jax.numpy .* not numpy, math or if", lambda theta, x, u: dist.Normal(x if x > 0 else 0.0, 1.0)),
         (r'theta is a dict.* theta\["phi"\], not theta.phi', lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
         (r"a scale must be positive", lambda theta, x, u: dist.Normal(x, -0.3)),
+        (r"jnp.asarray\(values\)\[u\]", lambda theta, x, u: dist.Normal([1.0, 2.0][u], 1.0)),
+        (r"Return the distribution itself", lambda theta, x, u: numpyro.sample("y", dist.Normal(x, 1.0))),
+        (
+            r"IndexError: Too many indices.* shapes {'phi': \(\)}, \(\), \(\)",
+            lambda theta, x, u: dist.Normal(x[0], 1.0),
+        ),
+        (r"keyword argument 'mean'. It was called as observation", lambda theta, x, u: dist.Normal(mean=x, scale=1.0)),
+        (r"NameError: name 'forgotten'", lambda theta, x, u: dist.Normal(forgotten * x, u)),
     ],
 )
 def test_a_mistake_that_has_nothing_to_do_with_inputs_is_told_with_its_remedy(remedy, observation):
     with pytest.raises(ValueError, match=rf"^observation: it failed with .*{remedy}"):
         epf.extended_parameter_filter(ar1(observation=observation), 10)
+
+
+def test_a_prior_without_names_is_told_of():
+    for prior, remedy in ((dist.Normal(0.0, 1.0), "no dict"), ([dist.Normal(0.0, 1.0)], r"theta\[0\]; or write")):
+        with pytest.raises(ValueError, match=rf"^transition: it failed with TypeError: .*{remedy}"):
+            epf.extended_parameter_filter(ar1(prior=prior), 10)
+
+
+def test_an_example_of_inputs_that_the_model_cannot_read_is_refused_at_once():
+    model = ar1(transition=lambda theta, x, u: dist.Normal(x * u["dt"], 1.0), example_input={"hours": 1.0})
+    with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'dt'"):
+        epf.bootstrap_filter(model, 10)
+
+
+READS_INPUTS = {
+    "by name": lambda u: u["dt"],
+    "by place": lambda u: u[0],
+    "by attribute": lambda u: u.dt,
+    "unpacked": lambda u: (lambda a, b: a)(*u),
+    "jitted": jax.jit(lambda u: u[0]),
+    "mapped": lambda u: jnp.sum(jax.vmap(lambda v: v)(u)),
+    "in a branch": lambda u: jax.lax.cond(jnp.array(True), lambda v: v[0], lambda v: 1.0, u),
+    "in a product": lambda u: (jnp.ones((2, 3)) @ u)[0],
+    "counted": len,
+    "by its kind": lambda u: 1.0 if isinstance(u, dict) else u["dt"],
+    "in a tree": lambda u: jax.tree.map(lambda v: v[0], u),
+}
+
+
+@pytest.mark.parametrize("read", READS_INPUTS.values(), ids=READS_INPUTS)
+def test_a_model_that_fails_for_want_of_its_inputs_waits_for_them(read):
+    model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + read(u), 1.0))
+    assert isinstance(model.shapes.problem, CannotEvaluateError)
 
 
 def test_x_and_u_called_the_other_way_round_are_told_of():
