@@ -158,6 +158,20 @@ def test_a_fading_memory_keeps_the_gradient_of_a_long_series_small_and_near_kalm
 MESH = jax.make_mesh((1,), ("particles",))
 
 
+@pytest.mark.parametrize("memory", [1.0, 0.5])
+def test_a_memory_fades_in_what_all_particles_share_too(memory):
+    filter_ = epf.extended_parameter_filter(
+        epf.models.sinusoid(), 8, resample=epf.stop_gradient_resampling(memory=memory)
+    )
+    state = filter_.init(KEY)._replace(t=21)  # at the 22nd observation the box stays
+
+    def low(shift):
+        moved = state._replace(S=state.S._replace(low=state.S.low + shift))
+        return filter_.step(KEY, moved, jnp.array(0.3), jnp.array(22))[0].S.low
+
+    np.testing.assert_array_equal(jax.jvp(low, (0.0,), (1.0,))[1], np.full((8, 1), memory))
+
+
 @pytest.mark.parametrize(
     "scheme",
     [epf.systematic, epf.soft_resampling(), epf.islands(MESH, 0.0), epf.when_ess_below(0.99)],
