@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import numbers
+import pathlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -126,6 +127,23 @@ def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, 
         raise ValueError(
             f"{name}: calling it with arguments of shapes {given} failed with {type(error).__name__}: {error}"
         ) from error
+
+
+def pip_install(extra: str) -> str:
+    """The command that brings an extra: of the folder that this library is run from, if it is one, else by its name."""
+    folder = pathlib.Path(__file__).parents[1]
+    where = f"-e '{folder}[{extra}]'" if (folder / "pyproject.toml").exists() else f"'epf_jax[{extra}]'"
+    return f"pip install {where}"
+
+
+def kinds(tree: Any) -> str:
+    """What each part of a tree is, in few words: {'dt': 'float32', 'at': 'float32[2]'}."""
+
+    def kind(leaf):
+        shape = ", ".join(map(str, jnp.shape(leaf)))
+        return f"{jnp.result_type(leaf)}[{shape}]" if shape else f"{jnp.result_type(leaf)}"
+
+    return str(jax.tree.map(kind, tree))
 
 
 def is_like(example: Any, value: Any) -> bool:

@@ -276,8 +276,8 @@ def _misfit(name: str, u: np.ndarray, t: np.ndarray) -> Iterator[Finding]:
         yield Finding(
             "prediction",
             where,
-            f"observations came {'higher' if bias > 0 else 'lower'} than predicted: {np.mean(u > 0.5):.0%} above the "
-            f"predictive median, {abs(bias):.1f} standard errors from half.",
+            f"observations came {'higher' if bias > 0 else 'lower'} than predicted: on average {u.mean():.0%} of the "
+            f"predictive distribution lay below them, {abs(bias):.1f} standard errors from half.",
             "a level or drift that the model can learn: an offset in the observation, or a mean in the transition.",
         )
     if abs(spread) > _Z:
@@ -286,7 +286,7 @@ def _misfit(name: str, u: np.ndarray, t: np.ndarray) -> Iterator[Finding]:
             "prediction",
             where,
             f"predictions were too {'narrow' if spread > 0 else 'wide'}: {inside:.0%} of the observations fell "
-            f"inside the 50% predictive band, {abs(spread):.1f} standard errors off.",
+            f"inside the 50% predictive band, and how they spread is {abs(spread):.1f} standard errors off.",
             "let the noise scales be learned (dist.LogNormal priors), or heavier tails (dist.StudentT) where a few "
             "observations are far out."
             if spread > 0

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Distribution
 
-from epf_jax.checks import brief, check_positive, check_whole_number
+from epf_jax.checks import brief, check_positive, check_whole_number, pip_install
 from epf_jax.densities import log_prob
 from epf_jax.proposals import Proposal
 from epf_jax.resampling import (
@@ -284,5 +284,5 @@ def _ott() -> Any:
         from ott.geometry import pointcloud
         from ott.solvers import linear
     except ImportError as error:
-        raise ImportError("transport_resampling needs ott-jax: pip install 'epf_jax[transport]'.") from error
+        raise ImportError(f"transport_resampling needs ott-jax: {pip_install('transport')}.") from error
     return pointcloud, linear

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.checks import brief
+from epf_jax.checks import brief, pip_install
 from epf_jax.data import Panel, Series
 from epf_jax.forecast import Forecast
 from epf_jax.naming import component_names, named_leaves
@@ -64,18 +64,22 @@ def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
 
     Args:
         forecast: what `epf.forecast` gave.
-        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps go on in a column `time`.
+        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps go on in a column `time`,
+            and what is observed has the names of its columns, unless one is a state's.
 
     Returns:
         Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
     """
     summaries = [(name, *map(np.asarray, summary)) for name, summary in (("y", forecast.y), (_STATE, forecast.x))]
-    along = {"t": np.asarray(forecast.t)}
+    along, names = {"t": np.asarray(forecast.t)}, component_names("y", forecast.y.mean.shape[1:])
     if series is not None:
         if not isinstance(series, Series):
             raise TypeError(f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}.")
         along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
-    return _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
+    table = _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
+    if series is None or len(series.columns) != len(names) or not set(series.columns).isdisjoint(table["variable"]):
+        return table
+    return table.replace({"variable": dict(zip(names, series.columns, strict=True))})
 
 
 def smoothed_to_pandas(smoothed: Smoothed, series: Series | None = None) -> Any:
@@ -263,4 +267,4 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"to_{name} needs {name}: pip install 'epf_jax[export]'.") from error
+        raise ImportError(f"to_{name} needs {name}: {pip_install('export')}.") from error

@@ -28,6 +28,8 @@ from epf_jax.checks import (
     check_signature,
     check_whole_number,
     frames_to_user,
+    is_like,
+    kinds,
     numeric_array,
     warn_of_order,
 )
@@ -279,11 +281,18 @@ def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
     return _checked(model, [(leaf.shape[num_axes:], leaf.dtype) for leaf in leaves], structure)
 
 
-def _checked(model: StateSpaceModel, kinds: list, structure: Any) -> Shapes:
-    shapes = _shapes_for(model, tuple(kinds), structure, _x64())
-    if shapes.problem is not None:
+def _checked(model: StateSpaceModel, row: list, structure: Any) -> Shapes:
+    shapes = _shapes_for(model, tuple(row), structure, _x64())
+    if shapes.problem is None:
+        return shapes
+    came = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in row])
+    example = model.example_input
+    if example is None or is_like(jax.tree.map(jnp.asarray, example), came):
         raise shapes.problem
-    return shapes
+    raise CannotEvaluateError(
+        f"inputs: the model cannot read them. Its example_input is {kinds(example)}, and a row came as {kinds(came)}. "
+        "Give inputs like the example, named as the model names them."
+    ) from shapes.problem
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,9 @@
 """Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
 
 import numbers
+import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +25,7 @@ def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
     if not isinstance(y, jax.Array):
         y = _none_is_missing(observations(y, model))
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
-            y = numeric_array("y", y, "Give an array whose first axis is time, NaN where a value is missing.")
+            y = numeric_array("y", y, _what_to_give(y))
     if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
@@ -44,6 +45,15 @@ def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
     if not isinstance(y, jax.core.Tracer) and y.dtype.kind not in "iu":
         check_values(np.asarray(y), model)
     return y
+
+
+def _what_to_give(y: Any) -> str:
+    """What to do about a y that is no numbers."""
+    if isinstance(y, Mapping):
+        return "A dict of columns is a table: epf.from_table(y, 'column') chooses what is observed."
+    if isinstance(y, str | pathlib.PurePath):
+        return "A file is read first, pandas.read_csv(path); epf.from_table(table, 'column') takes what is observed."
+    return "Give an array whose first axis is time, NaN where a value is missing."
 
 
 def warn_if_missing(y: Array) -> None:
@@ -85,8 +95,9 @@ def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...] | None, num_l
     if num_lead == 1 and shape[0] == 1 < found[0]:
         return " Take y[0]: time comes first."
     first = f"y[{':, ' * num_lead}0]"
-    several = f" The model observes one number: choose a column, {first}, or observe a vector (.to_event(1))."
-    return f" Take {first}." if found == (1,) else several
+    by_name = "or of a table a column by its name, epf.from_table(table, 'name')"
+    several = f" The model observes one number: choose a column, {first} {by_name}; or observe a vector (.to_event(1))."
+    return f" Take {first}, {by_name}." if found == (1,) else several
 
 
 def check_values(y: np.ndarray, model: StateSpaceModel) -> None:

@@ -258,9 +258,17 @@ def test_a_prior_without_names_is_told_of():
 
 
 def test_an_example_of_inputs_that_the_model_cannot_read_is_refused_at_once():
-    model = ar1(transition=lambda theta, x, u: dist.Normal(x * u["dt"], 1.0), example_input={"hours": 1.0})
+    model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"hours": 1.0})
     with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'dt'"):
         epf.bootstrap_filter(model, 10)
+
+
+def test_inputs_unlike_the_example_are_told_of_beside_it():
+    filter_ = epf.bootstrap_filter(
+        ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"dt": 1.0}), 10
+    )
+    with pytest.raises(ValueError, match=r"^inputs: .*example_input is {'dt': 'float32'}, and a row came as {'DT':"):
+        epf.run(KEY, filter_, Y, inputs={"DT": np.ones(3)})
 
 
 READS_INPUTS = {
@@ -928,3 +936,23 @@ AXIS = jnp.linspace(-1.0, 1.0, 5)
 def test_oracles_refuse_models_and_grids_that_they_cannot_handle(message, call):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("y", "hint"),
+    [
+        ({"p": [1.0, 2.0]}, r"A dict of columns is a table: epf.from_table"),
+        ("data.csv", r"A file is read first, .*read_csv"),
+        (epf.from_table({"p": [1.0, 2.0]}, ["p"]), r"Take y\[:, 0\], or of a table a column by its name"),
+    ],
+    ids=["dict", "path", "one column"],
+)
+def test_a_table_where_a_series_belongs_is_told_how_to_become_one(y, hint):
+    with pytest.raises((TypeError, ValueError), match=rf"^y: expected .*{hint}"):
+        epf.run(KEY, epf.bootstrap_filter(ar1(), 10), y)
+
+
+def test_a_precision_other_than_the_filters_is_told_of():
+    filter_ = epf.extended_parameter_filter(ar1(), 10)
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"^filter_: .*went into the step as float64 .*float32"):
+        epf.run(KEY, filter_, np.zeros(3))

@@ -199,3 +199,31 @@ def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     with pytest.raises(ValueError, match=r"^nodes: on those of x_0, the first row, its distribution adds up to"):
         exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25))
     exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25, initial=(13.0, 27.0)))
+
+
+def test_quadrature_refuses_nodes_that_the_state_leaves():
+    model = epf.StateSpaceModel(
+        prior={"q": dist.HalfNormal(1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(x, theta["q"]),
+        observation=lambda theta, x, u: dist.StudentT(3.0, x, 0.5),
+    )
+    y, axes = np.array([0.1, -0.2, 8.0, 0.1]), {"q": np.linspace(0.05, 1.5, 10)}
+    with pytest.raises(ValueError, match=r"^nodes: at observation 3 the state has mass beside 4 to 12\..*an outlier"):
+        exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 80))
+    with pytest.warns(RuntimeWarning, match=r"^nodes: at observation 3 the state has mass beside -3 to 3\."):
+        exact.quadrature(model, [1.0, 2.0, 3.0], axes, np.linspace(-3.0, 3.0, 61))
+    exact.quadrature(model, y, axes, np.linspace(-8.0, 12.0, 201))
+
+
+def test_quadrature_has_no_mass_where_states_cannot_be():
+    rate = 2.0
+    model = epf.StateSpaceModel(
+        prior={"b": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Exponential(rate),
+        transition=lambda theta, x, u: dist.Exponential(rate + 0 * jnp.sqrt(x)),  # no number below zero
+        observation=lambda theta, x, u: dist.Normal(theta["b"], 1.0),
+    )
+    nodes = np.linspace(0.0, 10.0, 1001) + 0.005  # the middles of cells: the density jumps at zero
+    found = exact.quadrature(model, np.array([0.4, 1.0]), {"b": np.linspace(-4.0, 4.0, 101)}, nodes)
+    np.testing.assert_allclose(found.mean["b"][-1], 1.4 / 3, atol=1e-6)  # conjugate: the state says nothing of b

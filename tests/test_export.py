@@ -196,7 +196,7 @@ def test_what_cannot_be_exported_is_refused_by_name(one, monkeypatch):
         epf.Results.to_pandas(3)
     for library, call in (("pandas", one.to_pandas), ("xarray", one.to_xarray), ("arviz", one.to_arviz)):
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ImportError, match=rf"to_{library} needs {library}: pip install 'epf_jax\[export\]'"):
+        with pytest.raises(ImportError, match=rf"to_{library} needs {library}: pip install -e '.*\[export\]'"):
             call()
 
 

@@ -82,6 +82,14 @@ def test_the_table_has_a_row_for_every_step_of_y_and_of_x(ahead):
     np.testing.assert_array_equal(table["95%"], np.concatenate([ahead.y.quantiles[:, -1], ahead.x.quantiles[:, -1]]))
 
 
+def test_the_table_has_the_names_of_the_columns_that_were_filtered(ahead):
+    of = {"day": [1, 2, 3], "sold": [0.1, 0.2, 0.3]}
+    table = ahead.to_pandas(epf.from_table(of, time="day"))
+    assert table["variable"].tolist() == ["sold"] * STEPS + ["x"] * STEPS
+    named_as_the_state = epf.from_table({"day": of["day"], "x": of["sold"]}, time="day")
+    assert ahead.to_pandas(named_as_the_state)["variable"].tolist() == ["y"] * STEPS + ["x"] * STEPS
+
+
 def test_levels_are_the_callers(state):
     one = epf.forecast(jax.random.key(3), FILTER, state, STEPS, levels=(0.1,))
     assert one.y.quantiles.shape == (STEPS, 1)

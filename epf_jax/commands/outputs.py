@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from epf_jax.checks import pip_install
 from epf_jax.commands.shared import note
 from epf_jax.data import Series
 from epf_jax.files import write_atomically
@@ -25,7 +26,7 @@ def prepare(page: pathlib.Path) -> None:
         import pyarrow  # noqa: F401
         import xarray  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'{error}: pip install "epf_jax[cli]". Nothing was computed.') from error
+        raise ImportError(f"{error}: {pip_install('cli')}. Nothing was computed.") from error
     mpl.use("Agg")
     if page.exists():
         note(f"{page} is there already; it is replaced, with its figures and numbers, when this run ends.")

@@ -117,6 +117,15 @@ def posterior(
     return GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())
 
 
+def log_joint_at(
+    model: StateSpaceModel, log_likelihood: Callable[..., Float[Array, " T"]], theta: Theta, *data: Any
+) -> Float[np.ndarray, " T"]:
+    """Log p(theta) + log p(y_1:t | theta) at one theta, for every t, in double precision."""
+    with jax.enable_x64(True):
+        point = np.asarray(jax.tree.leaves(theta), float)
+        return np.asarray(_log_joint(model, log_likelihood, 1, point[None], data))[0]
+
+
 @lru_cache(maxsize=256)
 def likelihood_of(log_evidence: Callable, model: StateSpaceModel) -> Callable:
     """`(theta, *data, inputs) -> log_evidence(model, theta, *data, inputs=inputs)`: one object, so compiled once."""

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Num
 
 from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_arrays, as_observations, as_states
-from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
+from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, log_joint_at, posterior
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
 
@@ -31,8 +31,9 @@ def nodes_around(
 ) -> Float[np.ndarray, "T+1 G"]:
     """Nodes for x_0..x_T: equally spaced over y_t +- `half_width`, and over `initial` for x_0.
 
-    For observations y = x + noise: a half-width of 8 noise standard deviations, and a spacing below 0.7 of the
-    smallest standard deviation in the model. Not for missing observations: give fixed nodes there.
+    For observations y = x + Gaussian noise: a half-width of 8 noise standard deviations, and a spacing below 0.7 of
+    the smallest standard deviation in the model. Not for missing observations, nor for outliers, which lie far from the
+    state: give fixed nodes there, `jnp.linspace(low, high, num_nodes)`.
     """
     centres = np.asarray(y, float)  # NumPy's double precision, whatever jax's
     if np.any(np.isnan(centres)):
@@ -42,6 +43,7 @@ def nodes_around(
 
 
 _MASS_ERROR, _MOST_MASS_ERROR = 0.02, 0.1  # told of, refused
+_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR = 0.02, 0.5  # of the log, likewise
 
 
 def quadrature_log_evidence(
@@ -96,8 +98,11 @@ class _Step(NamedTuple):
     log_density: Float[Array, ""]
 
 
-def _forward(model, theta, y, nodes, inputs) -> tuple[tuple[Array, Array], _Step]:
-    """The filter on nodes: those of x_T and the log of their masses, and every step."""
+def _forward(model, theta, y, nodes, inputs, is_sure=None) -> tuple[tuple[Array, Array], _Step]:
+    """The filter on nodes: those of x_T and the log of their masses, and every step.
+
+    `is_sure` says at which nodes the model's functions must have values; at others what is no number is no density.
+    """
     if model.shapes.x.shape != ():
         raise ValueError(
             f"quadrature: the state must be a scalar, but has shape {model.shapes.x.shape}. A linear-Gaussian model of "
@@ -112,21 +117,36 @@ def _forward(model, theta, y, nodes, inputs) -> tuple[tuple[Array, Array], _Step
         states, y, u = row
         kernel = _log_kernel(model, theta, states_prev, states, u)
         log_lik = jax.vmap(lambda x: observed_log_prob(model.observation(theta, x, u), y))(states)
+        if is_sure is not None:
+            kernel = _where_sure(is_sure[:, None] & is_sure, kernel)
+            log_lik = _where_sure(is_sure, log_lik)
         # In logs: an outlier may underflow every density, and still tell one theta from another.
         log_joint = logsumexp(log_mass[:, None] + kernel, axis=0) + log_lik + jnp.log(states[1] - states[0])
         evidence = logsumexp(log_joint)
         return (states, log_joint - evidence), _Step(states_prev, log_mass, u, evidence)
 
-    log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(nodes[0])
+    log_density = jax.vmap(lambda x: _log_prob(model.initial(theta), x))(nodes[0])
+    if is_sure is not None:
+        log_density = _where_sure(is_sure, log_density)
     start = (nodes[0], log_density + jnp.log(nodes[0][1] - nodes[0][0]))
     return jax.lax.scan(step, start, (nodes[1:], y, rows))
 
 
 def _log_kernel(model, theta, states_prev, states, u) -> Float[Array, "G G"]:
     """Log p(x_t | x_{t-1}) from every node to every node."""
-    return jax.vmap(lambda x_prev: jax.vmap(lambda x: log_prob(model.transition(theta, x_prev, u), x))(states))(
+    return jax.vmap(lambda x_prev: jax.vmap(lambda x: _log_prob(model.transition(theta, x_prev, u), x))(states))(
         states_prev
     )
+
+
+def _log_prob(d: Any, x: Array) -> Float[Array, ""]:
+    """Log density of a state, which is zero outside of its distribution's support."""
+    found, support = log_prob(d, x), getattr(d, "support", None)
+    return found if support is None else jnp.where(support(x), found, -jnp.inf)
+
+
+def _where_sure(is_sure: Array, log_density: Array) -> Array:
+    return jnp.where(~is_sure & jnp.isnan(log_density), -jnp.inf, log_density)
 
 
 def quadrature(
@@ -157,28 +177,75 @@ def quadrature(
     found = posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
     )
-    _check_start(model, found, np.atleast_2d(nodes)[0])
+    theta, at = _most_likely(found)
+    _check_start(model, theta, np.atleast_2d(nodes)[0])
+    _check_coverage(model, found, theta, at, y, np.asarray(nodes, float), inputs)
     return found
 
 
-def _check_start(model: StateSpaceModel, found: GridPosterior, nodes: np.ndarray) -> None:
-    """Refuse nodes of x_0 that its distribution, at the most likely theta, does not add up to one on."""
+def _most_likely(found: GridPosterior) -> tuple[Theta, tuple[np.intp, ...]]:
+    """The most likely theta of the grid after all observations, and its place there."""
     leaves, structure = jax.tree.flatten(found.axes)
-    best = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
-    theta = jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, best, strict=True)])
+    at = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
+    return jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, at, strict=True)]), at
+
+
+def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> None:
+    """Refuse nodes of x_0 that its distribution does not add up to one on."""
     with jax.enable_x64(True):
         states = as_states("nodes", model, jnp.asarray(nodes, float))
         log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(states)
     mass = float(np.sum(np.exp(np.asarray(log_density))) * (nodes[1] - nodes[0]))
-    told = (
+    _tell(
+        abs(mass - 1.0),
+        (_MASS_ERROR, _MOST_MASS_ERROR),
         f"nodes: on those of x_0, the first row, its distribution adds up to {mass:.3g} and not to one. They must "
         "cover it closely, at spacings below 0.7 of its standard deviation and much less where its density jumps: "
-        "exact.nodes_around(..., initial=(low, high))."
+        "exact.nodes_around(..., initial=(low, high)).",
     )
-    if not abs(mass - 1.0) < _MOST_MASS_ERROR:
-        raise ValueError(told)
-    if abs(mass - 1.0) > _MASS_ERROR:
-        warnings.warn(told, RuntimeWarning, stacklevel=3)
+
+
+def _check_coverage(model, found, theta, at, y, nodes, inputs) -> None:
+    """Refuse nodes beside which, at any t, the state has mass: evidence is found again on twice as many."""
+    if jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
+        return
+    on_wider = log_joint_at(model, likelihood_of(_log_evidence_on_wider, model), theta, y, _wider(nodes), inputs)
+    missed = np.abs(on_wider - (found.log_density[(slice(None), *at)] + found.log_evidence))
+    first = int(np.argmax(~(missed <= _EVIDENCE_ERROR)))
+    row = nodes if nodes.ndim == 1 else nodes[first + 1]
+    _tell(
+        float(np.max(missed)),
+        (_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR),
+        f"nodes: at observation {first + 1} the state has mass beside {row[0]:.3g} to {row[-1]:.3g}. With half as many "
+        "more to either side the log-likelihood of the most likely theta comes out otherwise, by "
+        f"{missed[-1]:.3g} after the last. Widen them; where an outlier lies far from the state, take fixed nodes that "
+        "cover all states, jnp.linspace(low, high, num_nodes).",
+    )
+
+
+def _wider(nodes: np.ndarray) -> np.ndarray:
+    """Half as many nodes more at either end of every row, at the same spacing."""
+    num_more = nodes.shape[-1] // 2
+    steps = (nodes[..., -1:] - nodes[..., :1]) / (nodes.shape[-1] - 1)
+    below = nodes[..., :1] - steps * np.arange(num_more, 0, -1)
+    above = nodes[..., -1:] + steps * np.arange(1, num_more + 1)
+    return np.concatenate([below, nodes, above], axis=-1)
+
+
+def _log_evidence_on_wider(model, theta, y, nodes, *, inputs):
+    """As `quadrature_log_evidence`, on nodes that `_wider` made."""
+    num = (nodes.shape[-1] + 1) // 2  # as there were
+    place = jnp.arange(nodes.shape[-1]) - num // 2
+    is_sure = (place >= 0) & (place < num)
+    return jnp.cumsum(_forward(model, theta, y, nodes, inputs, is_sure)[1].log_density)
+
+
+def _tell(error: float, limits: tuple[float, float], what: str) -> None:
+    """Warn of an error above the lower limit, refuse one above the higher."""
+    if not error < limits[1]:
+        raise ValueError(what)
+    if error > limits[0]:
+        warnings.warn(what, RuntimeWarning, stacklevel=4)
 
 
 def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Num[Array, "T+1 G"]:

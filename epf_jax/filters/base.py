@@ -198,8 +198,8 @@ def build_filter(
 
     def turn(state, row):
         key, y, u = row
-        state, info = step(key, state, y, u)
-        return spread_particles(mesh, _strongly_typed(state), by_particle), info
+        before, (state, info) = state, step(key, state, y, u)
+        return spread_particles(mesh, _typed_as(before, state), by_particle), info
 
     turn = turn if mesh is None else _by_itself(turn)
 
@@ -298,6 +298,20 @@ def _strongly_typed(state: FilterState) -> FilterState:
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
 
 
+def _typed_as(before: FilterState, state: FilterState) -> FilterState:
+    """The state, strongly typed, or an error where numbers went from one precision to another on the way."""
+    state = _strongly_typed(state)
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(state), strict=True):
+        old_kind, new_kind = getattr(old, "dtype", None) or jnp.result_type(old), new.dtype
+        if old_kind != new_kind:
+            raise TypeError(
+                f"filter_: state{jax.tree_util.keystr(path)} went into the step as {old_kind} and came out as "
+                f"{new_kind}. Is jax_enable_x64 other than it was when model and filter were built, or is a number of "
+                "the model's of another precision? Set it first, then build both."
+            )
+    return state
+
+
 def check_is_state(state: Any) -> None:
     """Refuse what is not a filter's state."""
     if not isinstance(state, FilterState):
@@ -327,9 +341,14 @@ def check_state(state: Any, filter_: Filter) -> None:
     expected, came = _shapes_of_state(filter_), jax.tree.map(jnp.shape, state)
     if came != expected:
         raise ValueError(
-            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes {expected}, got "
-            f"shapes {came}. Go on with the filter that made the state."
+            f"state: expected the state of this filter, {filter_.num_particles} particles with shapes "
+            f"{_in_words(expected)}, got shapes {_in_words(came)}. Go on with the filter that made the state."
         )
+
+
+def _in_words(shapes: FilterState) -> str:
+    """Shapes of a state, which shows itself in fewer words."""
+    return ", ".join(f"{name} {shape}" for name, shape in shapes._asdict().items() if shape not in ((), None))
 
 
 @lru_cache(maxsize=32)

@@ -176,8 +176,9 @@ def kalman(model: StateSpaceModel) -> KnownTheta:
     if problem:
         raise ValueError(
             f"kalman: {problem} It needs a Gaussian initial state, and a transition and an observation that are "
-            "Gaussian with means linear in x and noise free of x. Use epf.sigma_points(model), where the transition is "
-            "Gaussian, or particles: num_inner=64."
+            "Gaussian with means linear in x and noise free of x. "
+            + ("Use particles" if why_not_gaussian_filter(model) else "Use epf.sigma_points(model), or particles")
+            + ": num_inner=64."
         )
     x_shape, x_dtype = model.shapes.x.shape, model.shapes.x.dtype
 

@@ -4,14 +4,13 @@ The buffers have a fixed length, `max_steps`. `run` refuses a series that they h
 marked `overflowed` in its `StepInfo`, and from there on the filter weighs and resamples but moves theta no more.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from epf_jax.checks import check_whole_number, is_like
+from epf_jax.checks import check_whole_number, is_like, kinds
 from epf_jax.differentiable import moves_particles
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.resampling import Resampler
@@ -71,9 +70,8 @@ def check_names_ancestors(who: str, resample: Resampler) -> None:
 def check_input(row: Any, u: Any) -> None:
     """Refuse an input that what is kept, rows of these shapes and kinds, cannot hold."""
     if not is_like(row, u):
-        kinds = partial(jax.tree.map, lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))))
         raise ValueError(
             f"inputs: the filter keeps inputs like the model's example_input, {kinds(row)}, but a row came as "
-            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0]); "
-            "of a table, example_input=series.example_input."
+            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0]); of a table, "
+            "example_input=series.example_input, which has the step dt where the table has time stamps."
         )

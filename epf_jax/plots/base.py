@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from epf_jax.checks import pip_install
 from epf_jax.data import Series, from_table
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, Summary, times
@@ -50,7 +51,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'epf_jax[plots]'.") from error
+        raise ImportError(f"plots need matplotlib: {pip_install('plots')}.") from error
     return plt
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from epf_jax.exact import GridPosterior
+from epf_jax.naming import component_names
 from epf_jax.plots.base import (
     EXACT,
     FILTER,
@@ -135,7 +136,10 @@ def _states(found: Any, of: Shown, on_state: bool | None, title: str | None, lab
         draw_data(ax, of.t, values)
         ax.set_ylabel(name)
     for j, (ax, curve) in enumerate(zip(axes[len(above) :], states, strict=True)):
-        draw_state(ax, of.t, found, curve, *(named[j][::-1] if shared else ()), label=label)
+        name, values = named[j] if shared else ("", None)
+        draw_state(ax, of.t, found, curve, values, name if len(states) == 1 else "", label=label)
+        if shared and len(states) > 1 and name not in component_names("y", found.x.mean.shape[1:]):
+            ax.set_ylabel(f"{curve.name}, {name}")  # the legend of the first panel is that of all
         if before is not None:
             ax.plot(of.t[-len(before[j]) :], before[j], color=EXACT, linewidth=1.0, label="filter: mean")
     for ax in axes:
@@ -150,7 +154,7 @@ def draw_state(
     """One component of the state on one panel, with the data if they are given."""
     draw_fan(ax, t, curve, found.levels, label=label)
     if y is not None:
-        draw_data(ax, t, y, f"{name}, observed")
+        draw_data(ax, t, y, f"{name}, observed" if name else "observed")
     focus(ax, curve, y)
     ax.set_ylabel(curve.name)
 

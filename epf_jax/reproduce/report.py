@@ -2,6 +2,7 @@
 
 import pathlib
 
+from epf_jax.checks import pip_install
 from epf_jax.machine import machine
 from epf_jax.page import Table, page_of, picture_of, table_of, text_of
 from epf_jax.reproduce.cases import DEMO, FULL, Size
@@ -16,7 +17,7 @@ def prepare(output: pathlib.Path) -> None:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise StoreError('the report needs matplotlib: pip install "epf_jax[plots]". Nothing was computed.') from error
+        raise StoreError(f"the report needs matplotlib: {pip_install('plots')}. Nothing was computed.") from error
     mpl.use("Agg")
     try:
         (output / "figures").mkdir(parents=True, exist_ok=True)
