@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpyro.distributions import constraints
 
-from epf_jax.dependence import reads
+from epf_jax.dependence import reads, same_as
+from epf_jax.gaussian import base_distribution
 from epf_jax.parameters import is_distribution
 
 SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
@@ -68,6 +70,22 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
     return shapes[0], reads(program.jaxpr)
+
+
+def positive_leaves(function: Callable, *arguments: Any) -> list[tuple[str, int]]:
+    """Arguments of its distribution that must be positive, and are a leaf of theta as it stands: names, and leaves."""
+    names: list[str] = []
+
+    def positive(arguments):
+        d = base_distribution(function(*arguments))
+        kinds = getattr(d, "arg_constraints", {})
+        found = {name: getattr(d, name) for name, kind in kinds.items() if kind is constraints.positive}
+        names.extend(found)
+        return list(found.values())
+
+    leaves = same_as(jax.make_jaxpr(positive)(arguments).jaxpr)
+    num_theta = len(jax.tree.leaves(arguments[0]))
+    return [(name, i) for name, i in zip(names, leaves, strict=True) if i is not None and i < num_theta]
 
 
 def _remedy(error: Exception, theta: Any) -> str:

@@ -39,6 +39,21 @@ def reads(program: Jaxpr) -> list[bool]:
     return [v in read for v in program.invars]
 
 
+_SHAPING = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "slice", "squeeze")
+
+
+def same_as(program: Jaxpr) -> list[int | None]:
+    """For each output of a traced program, the input that it is, or is a part of; None where it is computed."""
+    made_of = {v: eqn.invars[0] for eqn in program.eqns if eqn.primitive.name in _SHAPING for v in eqn.outvars}
+
+    def source(v):
+        while v in made_of and _is_variable(made_of[v]):
+            v = made_of[v]
+        return program.invars.index(v) if v in program.invars else None
+
+    return [source(v) if _is_variable(v) else None for v in program.outvars]
+
+
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     """Whether `function(example, *others)` is affine in its first argument, of arrays.
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from epf_jax.calls import SIGNATURES, CannotEvaluateError, drawn
+from epf_jax.calls import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
 from epf_jax.checks import (
     brief,
     check_key,
@@ -262,7 +262,13 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     return _checked(model, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure)
 
 
-def warn_of_unread(model: StateSpaceModel) -> None:
+def warn_of_slips(model: StateSpaceModel) -> None:
+    """Tell of what a model that runs says, and its author hardly meant."""
+    _warn_of_unread(model)
+    _warn_of_negative_scales(model)
+
+
+def _warn_of_unread(model: StateSpaceModel) -> None:
     """Tell of parameters that have a prior and stand nowhere else: a slip, most often."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model.shapes.theta)]
     names = [jax.tree_util.keystr(paths[i]) for i in model.shapes.unread]
@@ -273,6 +279,40 @@ def warn_of_unread(model: StateSpaceModel) -> None:
             UserWarning,
             stacklevel=frames_to_user(),
         )
+
+
+def _warn_of_negative_scales(model: StateSpaceModel) -> None:
+    """Tell of numbers that must be positive, and by their prior need not be."""
+    told = _negative_scales(model)
+    if told:
+        warnings.warn(
+            f"{told} For those the model has no density: what becomes of such particles is each filter's own, and so "
+            "is the answer. Take a prior of positive numbers, dist.HalfNormal(1.0) or dist.LogNormal(0.0, 0.5), say.",
+            UserWarning,
+            stacklevel=frames_to_user(),
+        )
+
+
+@lru_cache(maxsize=256)
+def _negative_scales(model: StateSpaceModel) -> str:
+    shapes, u = model.shapes, example_input(model)
+    if shapes.problem is not None:
+        return ""
+    arguments = {"initial": (), "transition": (shapes.x, u), "observation": (shapes.x, u)}
+    found = [
+        (name, argument, leaf)
+        for name, others in arguments.items()
+        for argument, leaf in positive_leaves(getattr(model, name), shapes.theta, *others)
+    ]
+    if not found or isinstance(model.parameters.centre, jax.core.Tracer):
+        return ""
+    lowest = jax.tree_util.tree_leaves_with_path(model.parameters.to_theta(model.parameters.box[0]))
+    return " ".join(
+        f"{name}: its {argument} is theta{jax.tree_util.keystr(path)}, whose prior has negative numbers."
+        for name, argument, leaf in found
+        for path, low in lowest[leaf : leaf + 1]
+        if np.max(low) < 0
+    )
 
 
 def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:

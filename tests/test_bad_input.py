@@ -3,6 +3,7 @@
 Each row is (what the message must say, the call that is wrong). A message starts with the name of the argument.
 """
 
+import contextlib
 import math
 from functools import cache
 
@@ -260,6 +261,29 @@ def test_a_prior_without_names_is_told_of():
 def test_an_example_of_inputs_that_the_model_cannot_read_is_refused_at_once():
     model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"hours": 1.0})
     with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'dt'"):
+        epf.bootstrap_filter(model, 10)
+
+
+@pytest.mark.parametrize(
+    ("prior", "observation", "told"),
+    [
+        (dist.Normal(0.0, 0.5), lambda theta, x, u: dist.Normal(x, theta["a"]), "scale"),
+        (
+            dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+            lambda theta, x, u: dist.StudentT(theta["a"][1], x, 1.0).expand([1]).to_event(1),
+            "df",
+        ),
+        (dist.Normal(2.0, 0.2), lambda theta, x, u: dist.Normal(x, theta["a"]), None),
+        (dist.HalfNormal(1.0), lambda theta, x, u: dist.Normal(x, theta["a"]), None),
+        (dist.Normal(0.0, 0.5), lambda theta, x, u: dist.Normal(theta["a"] * x, jnp.exp(theta["a"])), None),
+    ],
+)
+def test_a_scale_that_its_prior_lets_be_negative_is_told_of(prior, observation, told):
+    model = ar1(prior={"phi": dist.Normal(0.0, 0.5), "a": prior}, observation=observation)
+    with contextlib.ExitStack() as stack:
+        if told:
+            message = rf"^observation: its {told} is theta\['a'\], whose prior has negative numbers.*HalfNormal"
+            stack.enter_context(pytest.warns(UserWarning, match=message))
         epf.bootstrap_filter(model, 10)
 
 

@@ -106,6 +106,17 @@ def test_the_overview_shows_parameters_data_state_and_health(run):
     assert labels(plain.plot(y)) == ["level_noise", "observation_noise", "x", "ESS (of 60)"]
 
 
+def test_pictures_of_a_vector_say_what_each_panel_shows(run):
+    _, y, results = run
+    plain = results._replace(diagnostics=None, history=None)
+    several = plain._replace(x=jax.tree.map(lambda a: np.stack([a, a], axis=1), results.x))
+    assert labels(several.plot())[2:] == ["x[0]\n(first of 2)", "ESS (of 60)"]
+    series = epf.from_table({"north": y, "south": y})
+    figure = plot_states(several, series, on_state=True)
+    assert labels(figure) == ["x[0], north", "x[1], south"]
+    assert "observed" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
 def test_the_widest_few_bands_do_not_decide_the_limits():
     _, ax = matplotlib.pyplot.subplots()
     low, data = np.full(100, -1.0), np.linspace(-3.0, 3.0, 100)
@@ -189,6 +200,8 @@ def test_what_cannot_be_drawn_is_refused_by_name(run):
         plot_states(results, y[1:])
     with pytest.raises(ValueError, match=r"^truth: expected the prior's structure"):
         results.plot(truth={"level_noise": 0.5})
+    with pytest.raises(TypeError, match=r"^y: expected the 30 observations .*True values go by name, truth="):
+        plot_theta(results, TRUTH)
     batch = jax.tree.map(lambda a: a[None], results)
     with pytest.raises(ValueError, match=r"^results: plot_overview looks at one run, and these are 1"):
         batch.plot()

@@ -23,7 +23,7 @@ from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_whole_number
 from epf_jax.conditional import first_path, redraw_whole_path
 from epf_jax.filters.parameter import check_statistic
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_unread
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.random import threefry
 from epf_jax.results import Results
@@ -85,7 +85,7 @@ def particle_gibbs(
     """
     check_is_model(model)
     check_model_learns(model, "particle_gibbs")
-    warn_of_unread(model)
+    warn_of_slips(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
     y, inputs = with_own_inputs(y, inputs)

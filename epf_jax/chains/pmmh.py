@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.checks import check_signature, check_whole_number, returned
 from epf_jax.filters import Filter, bootstrap_filter
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_unread
+from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import in_order, is_quasi_random
@@ -82,7 +82,7 @@ def pmmh(
     """
     check_is_model(model)
     check_model_learns(model, "pmmh")
-    warn_of_unread(model)
+    warn_of_slips(model)
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
     y, inputs = with_own_inputs(y, inputs)

@@ -14,7 +14,7 @@ from epf_jax.checks import check_key, check_whole_number, numeric_array
 from epf_jax.densities import sample_each
 from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.kernels import step_on_device
-from epf_jax.model import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_unread
+from epf_jax.model import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_slips
 from epf_jax.naming import estimates
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.precision import full_precision
@@ -380,7 +380,7 @@ def check_filter_arguments(model: Any, num_particles: Any, resample: Any, *, lea
     check_resampler(resample, num_particles)
     check_model(model)
     if learns:
-        warn_of_unread(model)
+        warn_of_slips(model)
 
 
 def step_info(selection: Selection, *weighings: Weighing, drawn: SampleInfo) -> StepInfo:

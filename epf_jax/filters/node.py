@@ -40,7 +40,7 @@ from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import node_counts
-from epf_jax.model import StateSpaceModel, check_is_model, warn_of_unread
+from epf_jax.model import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.resampling import Resampler, systematic
@@ -131,7 +131,7 @@ def node_filter(
         inner, resample = _inner_particles(model, num_inner, proposal, resample)
     else:
         check_inner(inner, model, num_inner=num_inner, proposal=proposal, resample=resample)
-        warn_of_unread(model)
+        warn_of_slips(model)
         resample = systematic  # there is nothing to resample
     between = between_nodes(counts, num_points, reach)
 

@@ -1,11 +1,12 @@
 """What all pictures share: colours, panels, fans, and the series that they draw."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from epf_jax.checks import pip_install
+from epf_jax.checks import brief, pip_install
 from epf_jax.data import Series, from_table
 from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, Summary, times
@@ -114,6 +115,11 @@ def shown_at(t: np.ndarray, y: Any) -> Shown:
     """The same of any steps t."""
     if y is None:
         return Shown(t, ALONG, None, [])
+    if isinstance(y, Mapping):
+        raise TypeError(
+            f"y: expected the {len(t)} observations of the run, got {brief(y)}. True values go by name, truth={{...}}; "
+            "a table is epf.from_table(y, 'column')."
+        )
     y = from_table(y) if is_table(y) else y
     stamps = y.times if isinstance(y, Series) else None
     values = np.asarray(y.y if isinstance(y, Series) else y, float)
@@ -158,8 +164,8 @@ def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = 
 def focus(ax: Any, curve: Curve, data: Any = None) -> None:
     """Limits of a panel that its few widest bands do not decide, such as those before anything was learned.
 
-    They are set where all of the bands would take more than twice the room of the data and all but the widest
-    fiftieth of the bands at either side.
+    They are set where all of the bands would take more than one and a half times the room of the data and all but
+    the widest fiftieth of the bands at either side.
     """
     edges = [curve.mean, *curve.quantiles.T]
     lows, highs = np.nanmin(edges, axis=0), np.nanmax(edges, axis=0)
@@ -167,7 +173,7 @@ def focus(ax: Any, curve: Curve, data: Any = None) -> None:
     seen = seen[np.isfinite(seen)]
     low = min([np.nanquantile(lows, 0.02), *seen])
     high = max([np.nanquantile(highs, 0.98), *seen])
-    if high > low and max([np.nanmax(highs), *seen]) - min([np.nanmin(lows), *seen]) > 2 * (high - low):
+    if high > low and max([np.nanmax(highs), *seen]) - min([np.nanmin(lows), *seen]) > 1.5 * (high - low):
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 

@@ -8,6 +8,7 @@ from epf_jax.plots.base import (
     FILTER,
     MOST_PANELS,
     TRUE,
+    Curve,
     Shown,
     check_levels_kept,
     curves,
@@ -73,10 +74,15 @@ def _draw_parameters(axes: Any, of: Shown, results: Results, parameters: Any, tr
     legend(axes[0])
 
 
+def _first(found: list[Curve]) -> Curve:
+    """The first of several curves, which says that it is not all."""
+    return found[0] if len(found) == 1 else found[0]._replace(name=f"{found[0].name}\n(first of {len(found)})")
+
+
 def _draw_right(figure: Any, of: Shown, results: Results) -> None:
     """State, data, effective sample size, and what was recorded besides."""
     recorded = results.diagnostics
-    state, num = curves(results.x, "x")[0], results.final.log_weights.shape[-1]
+    state, num = _first(curves(results.x, "x")), results.final.log_weights.shape[-1]
     first = None if of.y is None else of.columns[:, 0]
     on_state = of.y is not None and measured(of.y, results.x.mean)
     if recorded is None:
@@ -86,15 +92,16 @@ def _draw_right(figure: Any, of: Shown, results: Results) -> None:
         grid = figure.add_gridspec(4, 2)
         axes = [figure.add_subplot(grid[i, :]) for i in range(3)]
         axes += [figure.add_subplot(grid[3, 0]), figure.add_subplot(grid[3, 1])]
-        predicted = curves(recorded.y, "y")[0]
-        draw_predicted(axes[0], of.t, results, predicted._replace(name=(of.names or [predicted.name])[0]), first)
+        predicted = curves(recorded.y, "y")
+        called = [curve._replace(name=name) for curve, name in zip(predicted, of.names, strict=False)]
+        draw_predicted(axes[0], of.t, results, _first(called or predicted), first)
         draw_state(axes[1], of.t, results, state)
         draw_descent(axes[3], of.t, results, brief=True)
         for ax in axes[:2]:
             ax.tick_params(labelbottom=False)
         axes[3].set_xlabel(of.along)
         draw_pit(axes[4], np.asarray(recorded.pit).reshape(len(of.t), -1)[:, 0])
-        axes[4].set_xlabel("PIT of y, one step ahead")
+        axes[4].set_xlabel("share of its prediction below y (PIT)")
     ess = axes[1 if recorded is None else 2]
     ess.plot(of.t, np.asarray(results.ess), color=FILTER, linewidth=1.0)
     ess.set(ylim=(0, 1.02 * num), ylabel=f"ESS (of {num})", xlabel=of.along)
