@@ -188,8 +188,8 @@ def generator() -> str:
 def startup() -> str:
     """How long the first result of the quickstart takes, as Markdown."""
     told = []
-    for name in ("speed_startup_aarch64.json", "speed_startup.json"):
-        stored = json.loads((RESULTS / name).read_text())
+    for path in sorted(RESULTS.glob("speed_startup*.json"), reverse=True):
+        name, stored = path.name, json.loads(path.read_text())
         seconds, here = {row["what"]: row["seconds"] for row in stored["rows"]}, stored["machine"]
         told.append(
             f"{seconds['build, trace and compile']:.1f} s after the import, which takes {seconds['import']:.1f} s, and "
