@@ -34,7 +34,7 @@ from epf_jax.checks import (
     warn_of_order,
 )
 from epf_jax.data import Series, inputs_of
-from epf_jax.parameters import Parameters, Theta, parameters
+from epf_jax.parameters import Parameters, Theta, evaluated, parameters
 from epf_jax.precision import full_precision
 from epf_jax.tables import columns_of, is_table
 
@@ -304,14 +304,14 @@ def _negative_scales(model: StateSpaceModel) -> str:
         for name, others in arguments.items()
         for argument, leaf in positive_leaves(getattr(model, name), shapes.theta, *others)
     ]
-    if not found or isinstance(model.parameters.centre, jax.core.Tracer):
+    if not found:
         return ""
-    lowest = jax.tree_util.tree_leaves_with_path(model.parameters.to_theta(model.parameters.box[0]))
+    lowest = jax.tree_util.tree_leaves_with_path(evaluated(model.parameters.to_theta, model.parameters.box[0]))
     return " ".join(
         f"{name}: its {argument} is theta{jax.tree_util.keystr(path)}, whose prior has negative numbers."
         for name, argument, leaf in found
         for path, low in lowest[leaf : leaf + 1]
-        if np.max(low) < 0
+        if not isinstance(low, jax.core.Tracer) and np.max(low) < 0
     )
 
 

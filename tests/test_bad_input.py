@@ -287,6 +287,22 @@ def test_a_scale_that_its_prior_lets_be_negative_is_told_of(prior, observation, 
         epf.bootstrap_filter(model, 10)
 
 
+@pytest.mark.parametrize("prior", [lambda a: dist.LogNormal(0.0, 0.5), lambda a: dist.LogNormal(a, 0.5)])
+def test_a_scale_is_looked_at_inside_of_jit_too(prior):
+    """Where a filter is built of numbers that are being differentiated, the prior's own may be known or not."""
+
+    def build(a):
+        model = ar1(
+            prior={"phi": dist.Normal(0.0, 0.5), "a": prior(a)},
+            observation=lambda theta, x, u: dist.Normal(x + a, theta["a"]),
+        )
+        return epf.bootstrap_filter(model, 10).init(KEY).x
+
+    for transform in (jax.jit, jax.vmap, jax.jacfwd):
+        found = jax.eval_shape(transform(build), jnp.zeros(3 if transform is jax.vmap else ()))
+        assert found.shape[-1] == 10
+
+
 def test_inputs_unlike_the_example_are_told_of_beside_it():
     filter_ = epf.bootstrap_filter(
         ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"dt": 1.0}), 10
