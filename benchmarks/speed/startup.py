@@ -1,7 +1,7 @@
 """The first result of the quickstart: import, trace and compile, and the same with a persistent compilation cache.
 
-Each number from processes of their own, medians; the cache lies in a folder that is thrown away. About half of the work
-of compiling is spread over all cores: what more than two of them give is stored by their number. On the lent machine,
+Each number from processes of their own, medians; the cache lies in a folder that is thrown away. XLA compiles
+on all cores: what more than two of them give is stored by their number. On the lent machine,
 `JAX_PLATFORMS=cpu python -m benchmarks.speed.startup`.
 """
 
