@@ -37,7 +37,8 @@ from epf_jax.checks import brief, is_key
 from epf_jax.devices import spread_particles
 from epf_jax.files import write_atomically
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import PARTICLES, check_state
+from epf_jax.filters.base import check_state
+from epf_jax.filters.state import PARTICLES
 from epf_jax.fingerprints import fingerprint
 from epf_jax.model import example_input
 from epf_jax.run import check_filter

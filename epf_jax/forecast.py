@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.data import STEP
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import check_is_state
+from epf_jax.filters.state import check_is_state
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows
 from epf_jax.precision import full_precision
 from epf_jax.predictive import advance

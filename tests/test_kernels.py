@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.filters.base import PARTICLES
+from epf_jax.filters.state import PARTICLES
 from epf_jax.kernels import NotFusable, cells
 from epf_jax.kernels.on_chip import scan_on_chip
 from epf_jax.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks

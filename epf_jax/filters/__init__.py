@@ -1,6 +1,6 @@
 """Filters: one step per observation, the same state and report for all."""
 
-from epf_jax.filters.base import Filter, FilterState, StepInfo
+from epf_jax.filters.base import Filter
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.known_theta import KnownTheta, kalman, sigma_points
 from epf_jax.filters.liu_west import coordinate_kernel, covariance_kernel, liu_west_filter
@@ -15,6 +15,7 @@ from epf_jax.filters.parameter import (
 from epf_jax.filters.practical import practical_filter
 from epf_jax.filters.resample_move import resample_move_filter
 from epf_jax.filters.smc2 import smc2_filter
+from epf_jax.filters.state import FilterState, StepInfo
 
 __all__ = [
     "Filter",

@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.checks import check_whole_number
-from epf_jax.filters.base import StepInfo, start_at
+from epf_jax.filters.base import start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.state import StepInfo
 from epf_jax.gaussian import cholesky, condition, linear_parts, moments
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta

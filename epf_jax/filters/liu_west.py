@@ -28,7 +28,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature
 from epf_jax.densities import observed_log_prob, sample_each
-from epf_jax.filters.base import Filter, FilterState, build_filter, check_filter_arguments, start, step_info
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, start, step_info
+from epf_jax.filters.state import FilterState
 from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
 from epf_jax.random import normal

@@ -35,9 +35,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.filters.base import PARTICLES, Filter, FilterState, StepInfo, build_filter, check_filter_arguments
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments
 from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
+from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.gaussian import cholesky, solve_lower
 from epf_jax.interpolation import node_counts
 from epf_jax.model import StateSpaceModel, check_is_model, warn_of_slips

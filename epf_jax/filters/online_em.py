@@ -35,16 +35,11 @@ from jaxtyping import Array, Float
 
 from epf_jax.checks import check_signature, check_whole_number
 from epf_jax.densities import log_prob
-from epf_jax.filters.base import (
-    Filter,
-    FilterState,
-    build_filter,
-    check_filter_arguments,
-    edge_of_box,
-    missing_where,
-)
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.memory import check_names_ancestors
+from epf_jax.filters.observations import missing_where
+from epf_jax.filters.state import FilterState
 from epf_jax.model import StateSpaceModel, as_theta, example_input
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal

@@ -28,16 +28,9 @@ import jax.numpy as jnp
 
 from epf_jax.checks import frames_to_user
 from epf_jax.differentiable import moves_particles
-from epf_jax.filters.base import (
-    Filter,
-    FilterState,
-    build_filter,
-    check_filter_arguments,
-    missing_where,
-    spread_of,
-    start,
-    step_info,
-)
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
+from epf_jax.filters.observations import missing_where
+from epf_jax.filters.state import FilterState
 from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted, why_not_kalman

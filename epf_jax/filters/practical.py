@@ -37,18 +37,11 @@ from jaxtyping import Array, Bool, Float
 
 from epf_jax.checks import check_whole_number
 from epf_jax.conditional import redraw_path
-from epf_jax.filters.base import (
-    Filter,
-    FilterState,
-    build_filter,
-    check_filter_arguments,
-    edge_of_box,
-    missing_where,
-    start,
-    step_info,
-)
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
 from epf_jax.filters.memory import check_input
+from epf_jax.filters.observations import missing_where
 from epf_jax.filters.parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
+from epf_jax.filters.state import FilterState
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import keep, systematic

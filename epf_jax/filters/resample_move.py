@@ -35,16 +35,11 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_positive, check_whole_number
 from epf_jax.derivatives import forward_gradient
-from epf_jax.filters.base import (
-    PARTICLES,
-    Filter,
-    build_filter,
-    check_filter_arguments,
-    missing_where,
-    spread_of,
-)
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
+from epf_jax.filters.observations import missing_where
 from epf_jax.filters.parameter import parameter_filter
+from epf_jax.filters.state import PARTICLES
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic

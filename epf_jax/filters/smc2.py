@@ -32,20 +32,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.checks import check_whole_number
-from epf_jax.filters.base import (
-    PARTICLES,
-    Filter,
-    FilterState,
-    build_filter,
-    check_filter_arguments,
-    missing_where,
-    spread_of,
-    start,
-    step_info,
-)
+from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
+from epf_jax.filters.observations import missing_where
+from epf_jax.filters.state import PARTICLES, FilterState
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal

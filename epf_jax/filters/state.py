@@ -1,0 +1,141 @@
+"""What every filter carries and reports: `FilterState`, `StepInfo`, and what is no state to go on from."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from epf_jax.naming import estimates
+from epf_jax.parameters import Theta
+from epf_jax.tables import count_of
+
+
+class FilterState(NamedTuple):
+    """What the next step needs and nothing else. N particles along the first axis of x, theta and S.
+
+    Attributes:
+        x: states x_t.
+        theta: parameters, a pytree with the prior's structure.
+        S: statistics of the particles' paths.
+        log_weights: normalised.
+        log_evidence: log p(y_1:t), estimated.
+        t: number of observations so far.
+    """
+
+    x: Float[Array, "N *x"]
+    theta: Theta
+    S: Any
+    log_weights: Float[Array, " N"]
+    log_evidence: Float[Array, ""]
+    t: Int[Array, ""]
+
+    def __repr__(self) -> str:
+        """What is known, without the arrays; whole where it holds anything else than numbers."""
+        if not _are_numbers(self) or np.ndim(self.log_weights) != 1:
+            return f"FilterState{tuple(self)}" if not np.ndim(self.log_weights) else f"<FilterState of {_runs(self)}>"
+        seen = count_of(int(self.t), "observation")
+        lines = [f"<FilterState after {seen}, {_runs(self)}, log-evidence {float(self.log_evidence):.2f}"]
+        average = partial(np.average, axis=0, weights=np.exp(np.asarray(self.log_weights, float)))
+        mean = jax.tree.map(average, self.theta)
+        sd = jax.tree.map(lambda leaf, centre: np.sqrt(average((np.asarray(leaf) - centre) ** 2)), self.theta, mean)
+        return "\n".join([*lines, *estimates(mean, sd)]) + ">"
+
+
+class StepInfo(NamedTuple):
+    """What one step reports.
+
+    Attributes:
+        ess: effective sample size of the weights before resampling.
+        resampled: whether the step resampled.
+        ancestors: for each particle, the row of the previous generation that it descends from.
+        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves, NaN at
+            steps that try no move, of filters that move it now and then or never mean to).
+        num_bad_weights: how many weights were NaN or +inf, and counted as zero; of filters inside of this one, the
+            share of theirs, times the number of particles.
+        num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
+        collapsed: whether every weight was zero; the particles and their old weights are then kept.
+        log_increment: log p(y_t | y_1:t-1), estimated.
+        overflowed: whether the observation came after the filter's `max_steps`; theta cannot be moved from there on.
+    """
+
+    ess: Float[Array, ""]
+    resampled: Bool[Array, ""]
+    ancestors: Int[Array, " N"]
+    acceptance: Float[Array, ""]
+    num_bad_weights: Int[Array, ""]
+    num_bad_densities: Int[Array, ""]
+    collapsed: Bool[Array, ""]
+    log_increment: Float[Array, ""]
+    overflowed: Bool[Array, ""]
+
+    def __repr__(self) -> str:
+        """What is reported, without the ancestors; whole where it holds anything else than numbers."""
+        told = {name: value for name, value in self._asdict().items() if name != "ancestors"}
+        if not _are_numbers(told) or any(np.ndim(value) for value in told.values()):
+            return f"StepInfo{tuple(self)}"
+        return f"<StepInfo {', '.join(f'{name} {value:.4g}' for name, value in told.items())}>"
+
+
+def _are_numbers(tree: Any) -> bool:
+    """Whether all of it is known: neither traced, nor a prefix, a shape or a kind of something."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
+    return all(isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _runs(state: FilterState) -> str:
+    *runs, num = np.shape(state.log_weights)
+    return f"{runs[0]} runs of {num} particles" if runs else f"{num} particles"
+
+
+_which: Any = (True, True, True, True, False, False)
+PARTICLES = FilterState(*_which)  # which parts of a state have a row for each particle
+
+
+def strongly_typed(state: FilterState) -> FilterState:
+    """The state without weak types, which would make the second step compile again."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+
+
+def typed_as(before: FilterState, state: FilterState) -> FilterState:
+    """The state, strongly typed, or an error where numbers went from one precision to another on the way."""
+    state = strongly_typed(state)
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(state), strict=True):
+        old_kind, new_kind = getattr(old, "dtype", None) or jnp.result_type(old), new.dtype
+        if old_kind != new_kind:
+            raise TypeError(
+                f"filter_: state{jax.tree_util.keystr(path)} went into the step as {old_kind} and came out as "
+                f"{new_kind}. Is jax_enable_x64 other than it was when model and filter were built, or is a number of "
+                "the model's of another precision? Set it first, then build both."
+            )
+    return state
+
+
+def check_is_state(state: Any) -> None:
+    """Refuse what is not a filter's state."""
+    if not isinstance(state, FilterState):
+        came = "an array" if isinstance(state, jax.Array) else type(state).__name__
+        hint = "The arguments of step are (key, state, y, u), those of epf.save (path, state, filter)."
+        if came in ("Results", "Chains"):
+            hint = "Give results.final."
+        raise TypeError(
+            f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. "
+            f"{hint}"
+        )
+
+
+def check_is_filters_state(state: Any) -> None:
+    """Refuse what no filter can go on from."""
+    check_is_state(state)
+    if state.S is None:
+        raise ValueError(
+            "state: these are the draws of Markov chains. epf.forecast goes on from them, but no filter: it would need "
+            "what its particles keep of their paths. Run the filter over the whole series."
+        )
+
+
+def in_words(shapes: FilterState) -> str:
+    """Shapes of a state, which shows itself in fewer words."""
+    return ", ".join(f"{name} {shape}" for name, shape in shapes._asdict().items() if shape not in ((), None))
