@@ -64,8 +64,8 @@ def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
 
     Args:
         forecast: what `epf.forecast` gave.
-        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps go on in a column `time`,
-            and what is observed has the names of its columns, unless one is a state's.
+        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps, if it has two and more,
+            go on in a column `time`, and what is observed has the names of its columns, unless one is a state's.
 
     Returns:
         Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
@@ -75,7 +75,8 @@ def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
     if series is not None:
         if not isinstance(series, Series):
             raise TypeError(f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}.")
-        along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
+        if series.times is not None and len(series.times) > 1:
+            along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
     table = _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
     if series is None or len(series.columns) != len(names) or not set(series.columns).isdisjoint(table["variable"]):
         return table

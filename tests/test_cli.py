@@ -1,5 +1,6 @@
 """Claims about the command line: from a model's file and a table to a posterior, or to a reason; never to a traceback."""
 
+import csv
 import json
 import re
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import epf_jax as epf
 from epf_jax.commands import app, outputs
+from epf_jax.commands.ahead import steps_ahead
 from epf_jax.commands.compare import default_methods, disagreements, scores
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.data import Series
@@ -169,7 +171,7 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
 def fitted(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("fitted")
     arguments = ("fit", f"{folder}/model.py:filter_", folder / "data.csv", "--seed", 1, "--output", output)
-    result = epf_command(*arguments, "--checkpoint", output / "fit.epf", "--smooth")
+    result = epf_command(*arguments, "--checkpoint", output / "fit.epf", "--smooth", "--forecast", 15)
     assert result.exit_code == 0, (result.output, result.exception)
     return output, result, arguments
 
@@ -200,6 +202,44 @@ def test_fit_prints_the_posterior_and_writes_the_numbers_of_run(fitted, expected
         np.testing.assert_allclose(np.float32(found["smoothed.mean"]), smoothed.x.mean, atol=1e-5)  # in pieces
 
 
+def test_fit_forecasts_what_epf_forecast_would(fitted, expected):
+    output, result, _ = fitted
+    ahead = epf.forecast(jax.random.fold_in(jax.random.key(1), 11), epf.models.ar1(), expected.final, 15)
+    with (output / "forecast.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["variable"] == "y"]
+    assert [int(row["t"]) for row in rows] == list(range(21, 36))
+    np.testing.assert_allclose([float(row["mean"]) for row in rows], ahead.y.mean, atol=1e-5)  # filtered in pieces
+    assert re.search(rf"\ny +21 +{float(ahead.y.mean[0]):.4g} ", result.stdout)
+    assert "3 more steps in forecast.csv" in result.stdout  # the table ends after 12
+
+
+def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
+    series = epf.from_table({"day": ["2024-01-01", "2024-01-03", "2024-01-04"], "y": Y[:3]}, time="day", unit="days")
+    of_days = (series, "day", "days", ())
+    assert steps_ahead(None, None, *of_days) is None
+    assert steps_ahead(4, None, epf.from_table({"y": Y}), None, None, ()) == (4, None)
+    np.testing.assert_array_equal(steps_ahead(2, None, *of_days).inputs["dt"], [2.0, 2.0])  # of 2, 2 and 1
+    (tmp_path / "next.csv").write_text("day,rain\n2024-01-07,0.5\n2024-01-08,0\n")
+    steps = steps_ahead(None, tmp_path / "next.csv", series, "day", "days", ("rain",))
+    np.testing.assert_array_equal(steps.inputs["dt"], [3.0, 1.0])  # from the data's last day
+    np.testing.assert_array_equal(steps.inputs["rain"], [0.5, 0.0])
+    for num, future, names, message in (
+        (2, tmp_path / "next.csv", ("rain",), "--forecast: leave it out with --future"),
+        (2, None, ("rain",), "--forecast: .* with the columns day, rain, a row for each step"),
+        (
+            None,
+            folder / "wide.csv",
+            ("rain",),
+            "wide.csv: its first stamp in column 'day' is to come after .* 2024-01-04",
+        ),
+        (None, tmp_path / "next.csv", ("sun",), "next.csv: inputs: the table has no column 'sun'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            steps_ahead(num, future, series, "day", "days", names)
+    with pytest.raises(ValueError, match="--future: without --time and --inputs"):
+        steps_ahead(None, tmp_path / "next.csv", series, None, None, ())
+
+
 def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expected, tmp_path):
     series = epf.from_table({"t": Y, "USD/EUR": Y})
     columns = outputs.columns_over_time(expected, series)
@@ -224,8 +264,8 @@ def test_the_report_of_a_fit_stands_alone(fitted):
     output, _, _ = fitted
     page = (output / "fit.html").read_text()
     assert (
-        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 4
-    )  # theta, diagnostics, states, smoothed
+        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 5
+    )  # theta, diagnostics, states, smoothed, forecast
     assert not re.search(r"(src|href)='http", page)
     assert "Posterior after 20 observations" in page
     assert "seed 1" in page

@@ -13,6 +13,7 @@ import typer
 from epf_jax import smoothing
 from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
+from epf_jax.commands.ahead import ahead_of, predictions, steps_ahead, write_csv
 from epf_jax.commands.fitting import example_row, filter_series, observed, room_for, series_from
 from epf_jax.commands.shared import (
     Columns,
@@ -66,17 +67,27 @@ def fit_command(
         typer.Option(help="File to keep the results so far in; the same command goes on from there."),
     ] = None,
     smooth: Annotated[bool, typer.Option(help="Also the states in hindsight, given all observations.")] = False,
+    forecast: Annotated[
+        int | None,
+        typer.Option(help="Also so many observations to come; their stamps as far apart as usual.", min=1),
+    ] = None,
+    future: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Forecast the steps in this CSV file: the columns of --time and --inputs, a row for each."),
+    ] = None,
 ) -> None:
     """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
 
-    The folder gets fit.html, figures/, fit.parquet and fit.nc. With --checkpoint FILE an interrupted fit goes on where
-    it was, and so does one whose table has got more rows at its end; the numbers are those of one fit of
-    it all (but for the last bit where a single row is filtered alone). Methods that remember every row, resample-move
-    and smc2, begin with room for twice the rows and more, and go on until it is used up.
+    The folder gets fit.html, figures/, fit.parquet and fit.nc, and with --forecast or --future forecast.csv. With
+    --checkpoint FILE an interrupted fit goes on where it was, and so does one whose table has got more rows at its
+    end; the numbers are those of one fit of it all (but for the last bit where a single row is filtered alone). Methods
+    that remember every row, resample-move and smc2, begin with room for twice the rows and more, and go on until it is
+    used up.
     """
     keep_compiled_programs()
     with refusals():
         series = series_from(data, names_in(columns), time, unit, start, names_in(inputs))
+        steps = steps_ahead(forecast, future, series, time, unit, names_in(inputs))
         kept = None if checkpoint is None else check_path(checkpoint)
         filter_ = build(model, method, particles, example_row(series), room_for(len(series.y), kept))
         outputs.prepare(output / "fit.html")
@@ -89,7 +100,8 @@ def fit_command(
         if results.diagnostics is None:
             note("with --checkpoint the predictive check and the particles' descent are not recorded, nor looked at.")
         smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
-        tables = [posterior(results), run_facts(results)]
+        ahead = None if steps is None else ahead_of(filter_, results, steps, seed)
+        tables = [posterior(results), run_facts(results), *([] if ahead is None else [predictions(ahead, series)])]
         for table in tables:
             show(table)
         for sentence in warned:
@@ -97,8 +109,10 @@ def fit_command(
         found = outputs.columns_over_time(results, series, smoothed)
         outputs.write_parquet(output / "fit.parquet", found)
         outputs.write_netcdf(output / "fit.nc", found)
+        if ahead is not None:
+            write_csv(output / "forecast.csv", ahead, series)
         facts = [_in_words(filter_, series, data, model, seed, seconds)]
-        pictures = look.figures(results, series, smoothed)
+        pictures = look.figures(results, series, smoothed, ahead)
         page = outputs.write_page(output / "fit.html", f"{model} on {data.name}", facts, warned, tables, pictures)
     console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
 

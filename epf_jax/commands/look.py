@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from epf_jax.data import Series
+from epf_jax.forecast import Forecast
 from epf_jax.naming import scalars
 from epf_jax.page import Figure
-from epf_jax.plots import plot_diagnostics, plot_predictive, plot_smoothed, plot_states, plot_theta
+from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
 from epf_jax.results import Results
 from epf_jax.smoothing import Smoothed
@@ -25,7 +26,9 @@ _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with 
 _COLOURS = ("#1f5fa8", "#d1662a", "#2a8f5a", "#8a4fb0", "#c9a227", "#c43c39")
 
 
-def figures(results: Results, series: Series, smoothed: Smoothed | None = None) -> list[Figure]:
+def figures(
+    results: Results, series: Series, smoothed: Smoothed | None = None, ahead: Forecast | None = None
+) -> list[Figure]:
     """The pictures of one run."""
     found = [
         Figure(
@@ -51,6 +54,9 @@ def figures(results: Results, series: Series, smoothed: Smoothed | None = None) 
         found.append(
             Figure("smoothed", caption, lambda: plot_smoothed(smoothed, series, results=results, on_state=False))
         )
+    if ahead is not None:
+        caption = "The observations to come: predictive mean and bands, after the last ones that were seen."
+        found.append(Figure("forecast", caption, lambda: plot_forecast(ahead, series)))
     if scalars(results.theta.mean, 1):
         caption = "What is known of each parameter after t observations: posterior mean and 90% band."
         found.insert(0, Figure("theta", caption, lambda: plot_theta(results, series)))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.checks import check_whole_number
-from epf_jax.data import Series
+from epf_jax.data import Series, shaped
 from epf_jax.plots.base import (
     ALONG,
     DATA,
@@ -78,8 +78,9 @@ def _axis(t: np.ndarray, y: Any, num_past: int, dt: Any) -> tuple[np.ndarray, np
 
 
 def _rows(name: str, values: Any, forecast: Any) -> np.ndarray:
-    rows = np.asarray(values.y if isinstance(values, Series) else values, float)
     expected = np.shape(forecast.y.mean)[1:]
+    values = shaped(values.y, values.columns, expected, name) if isinstance(values, Series) else values
+    rows = np.asarray(values, float)
     if rows.ndim == 0 or rows.shape[1:] != expected:
         raise ValueError(f"{name}: expected observations of shape {expected} along time, got shape {rows.shape}.")
     return rows.reshape(len(rows), -1)

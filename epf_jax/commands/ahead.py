@@ -1,0 +1,93 @@
+"""The observations to come: what the options say of their steps, and what a fit says that they will be."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from epf_jax.commands.shared import written
+from epf_jax.data import STEP, Series, series_of
+from epf_jax.files import write_atomically
+from epf_jax.filters import Filter
+from epf_jax.forecast import Forecast, forecast
+from epf_jax.naming import LEVELS
+from epf_jax.page import Table
+from epf_jax.results import Results
+from epf_jax.tables import read_csv
+
+_FORECASTING = 11  # folded into the key: not one of those that a run splits off
+_MOST_ROWS = 12  # of the table on a screen and a page
+
+
+class Steps(NamedTuple):
+    """The steps of a forecast: how many there are, and their inputs, as `epf.forecast` takes them."""
+
+    num: int
+    inputs: dict[str, np.ndarray] | None
+
+
+def steps_ahead(
+    num: int | None,
+    future: pathlib.Path | None,
+    series: Series,
+    time: str | None,
+    unit: str | None,
+    inputs: tuple[str, ...],
+) -> Steps | None:
+    """The steps that --forecast and --future ask for after the series, or None if neither does."""
+    if future is not None:
+        if num is not None:
+            raise ValueError("--forecast: leave it out with --future, whose rows are the steps.")
+        return _steps_in(future, series, time, unit, inputs)
+    if num is None:
+        return None
+    if inputs:
+        raise ValueError(
+            f"--forecast: the steps to come have inputs, too. Write them into a CSV file with the columns "
+            f"{', '.join(((time,) if time else ()) + inputs)}, a row for each step, and name it, --future FILE."
+        )
+    if series.inputs is None:
+        return Steps(num, None)
+    usual = np.sort(series.inputs[STEP])[len(series.y) // 2]
+    return Steps(num, {STEP: np.full(num, usual)})
+
+
+def _steps_in(
+    future: pathlib.Path, series: Series, time: str | None, unit: str | None, inputs: tuple[str, ...]
+) -> Steps:
+    if time is None and not inputs:
+        raise ValueError("--future: without --time and --inputs there is nothing to read in it: say --forecast N.")
+    table, row = read_csv(future)
+    start = None if series.times is None else series.times[-1]
+    try:
+        known = series_of(table, (), time, unit, start, inputs, row, ahead=True)
+    except ValueError as error:
+        early = f"its first stamp in column {time!r} is to come after the last of the data, {start}."
+        raise ValueError(f"{future}: {early if str(error).startswith('start:') else error}") from error
+    return Steps(len(known.y), known.inputs)
+
+
+def ahead_of(filter_: Filter, results: Results, steps: Steps, seed: int) -> Forecast:
+    """The forecast from where the run ended."""
+    key = jax.random.fold_in(jax.random.key(seed), _FORECASTING)
+    return forecast(key, filter_, results.final, steps.num, inputs=steps.inputs)
+
+
+def predictions(found: Forecast, series: Series) -> Table:
+    """What the next observations will be."""
+    num, table = len(found.t), found.to_pandas(series)
+    when = "time" if "time" in table else "t"
+    observed = table.iloc[: num * len(series.columns)]  # states follow
+    observed = observed[observed["t"] < found.t[0].item() + _MOST_ROWS].astype({when: str})
+    rows: list[dict[str, Any]] = []
+    for _, row in observed.iterrows():
+        numbers = {name: written(row[name]) for name in ("mean", "sd", *(f"{level:.0%}" for level in LEVELS.values()))}
+        rows.append({"observation": row["variable"], when: row[when], **numbers})
+    more = f"{num - _MOST_ROWS} more steps in forecast.csv." if num > _MOST_ROWS else ""
+    return Table("The next observations", rows, more)
+
+
+def write_csv(path: pathlib.Path, found: Forecast, series: Series) -> None:
+    """All of the forecast, states and observations, as a CSV file."""
+    write_atomically(path, found.to_pandas(series).to_csv(index=False))
