@@ -111,11 +111,13 @@ def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: 
             "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
             "run it alone)."
         )
-    expected = jax.tree.map(lambda leaf: leaf.shape, model.shapes.theta)
-    got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], state.theta)
-    if expected != got:  # a filter with theta known has none
-        raise ValueError(
-            f"state: expected particles with the model's theta, of shapes {expected}, got {got}. Give {who} the "
-            "filter that made the state."
-        )
+    parts = (("theta", model.shapes.theta, state.theta), ("x", model.shapes.x, state.x))
+    for name, of_model, of_particles in parts:
+        expected = jax.tree.map(lambda leaf: leaf.shape, of_model)
+        got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], of_particles)
+        if expected != got:  # a filter with theta known has no theta
+            raise ValueError(
+                f"state: expected particles with the model's {name}, of shapes {expected}, got {got}. Give {who} the "
+                "filter that made the state."
+            )
     return model

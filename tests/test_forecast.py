@@ -107,6 +107,11 @@ def test_levels_are_the_callers(state):
             lambda s: epf.forecast(KEY, MODEL, s._replace(theta={}), 3),
         ),
         (
+            r"^state: expected particles with the model's x, of shapes \(\), got \(2,\)",
+            ValueError,
+            lambda s: epf.forecast(KEY, MODEL, s._replace(x=jnp.zeros((NUM, 2))), 3),
+        ),
+        (
             r"^inputs: expected one row per observation, 3 rows",
             ValueError,
             lambda s: epf.forecast(KEY, FILTER, s, 3, inputs=jnp.zeros(2)),

@@ -23,7 +23,15 @@ from epf_jax.smoothing import Smoothed
 from epf_jax.trouble import warn_of_trouble
 
 _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
-_COLOURS = ("#1f5fa8", "#d1662a", "#2a8f5a", "#8a4fb0", "#c9a227", "#c43c39")
+# A colour and a dash each: methods that agree lie on each other, and all of them are to be seen.
+_LINES = (
+    ("#1f5fa8", "-"),
+    ("#d1662a", (0, (6, 3))),
+    ("#2a8f5a", (0, (2, 2))),
+    ("#8a4fb0", (0, (8, 2, 2, 2))),
+    ("#c9a227", (0, (4, 6))),
+    ("#c43c39", (0, (1, 3))),
+)
 
 
 def figures(
@@ -87,13 +95,14 @@ def _thetas(found: Mapping[str, Results], series: Series, names: list[str]) -> A
     figure, axes = column(len(names), 3.2)
     of = shown(next(iter(found.values())), series)
     for ax, name in zip(axes, names, strict=True):
-        for colour, (method, results) in zip(cycle(_COLOURS), found.items(), strict=False):
+        for (colour, dash), (method, results) in zip(cycle(_LINES), found.items(), strict=False):
             mean = scalars(results.theta.mean, 1)
             if name in mean:
-                ax.plot(of.t, mean[name], color=colour, linewidth=2.0, label=method)
+                ax.plot(of.t, mean[name], color=colour, linestyle=dash, linewidth=2.0, label=method)
                 for i in (0, -1):  # lines, since bands would lie on each other
                     ends = scalars(_level(results.theta.quantiles, i), 1)[name]
-                    ax.plot(of.t, ends, color=colour, linewidth=0.8, label=None if i else f"{method}, 90% band")
+                    label = None if i else f"{method}, 90% band"
+                    ax.plot(of.t, ends, color=colour, linestyle=dash, linewidth=0.8, label=label)
         ax.set_ylabel(name)
         finish(ax)
     legend(axes[0])
@@ -104,10 +113,10 @@ def _evidence(found: Mapping[str, Results], series: Series) -> Any:
     figure, (ax,) = column(1)
     name, results = next(iter(found.items()))
     of, first = shown(results, series), np.asarray(results.log_evidence)
-    for colour, (method, results) in zip(cycle(_COLOURS), found.items(), strict=False):
+    for (colour, dash), (method, results) in zip(cycle(_LINES), found.items(), strict=False):
         with np.errstate(invalid="ignore"):  # no difference of two evidences of zero
             less = np.asarray(results.log_evidence) - first
-        ax.plot(of.t, less, color=colour, label=method)
+        ax.plot(of.t, less, color=colour, linestyle=dash, label=method)
     ax.set_ylabel(f"log-evidence\nless that of {name}")
     finish(ax)
     legend(ax)
