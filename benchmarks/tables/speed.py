@@ -188,12 +188,13 @@ def generator() -> str:
 def startup() -> str:
     """How long the first result of the quickstart takes, as Markdown."""
     told = []
-    for path in sorted(RESULTS.glob("speed_startup*.json"), reverse=True):
+    for path in sorted(RESULTS.glob("speed_startup*.json")):
         name, stored = path.name, json.loads(path.read_text())
         seconds, here = {row["what"]: row["seconds"] for row in stored["rows"]}, stored["machine"]
+        where = f"{here['cores']} cores, {here['processor']}" if here["device"] == "cpu" else here["device"]
         told.append(
             f"{seconds['build, trace and compile']:.1f} s after the import, which takes {seconds['import']:.1f} s, and "
-            f"{seconds['the same, cached']:.2f} s with programs kept ({here['cores']} cores, {here['processor']}; "
+            f"{seconds['the same, cached']:.2f} s with programs kept ({where}; "
             f"[{name}](benchmarks/results/{name}))"
         )
     return (
