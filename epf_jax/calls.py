@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from numpyro.distributions import constraints
 
 from epf_jax.dependence import reads, same_as
+from epf_jax.entries import missed_entry
 from epf_jax.gaussian import base_distribution
 from epf_jax.parameters import is_distribution
 
@@ -68,6 +69,12 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
         raise TypeError(
             f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
+        )
+    missed = missed_entry(program.jaxpr)
+    if missed is not None:
+        raise ValueError(
+            f"{name}: it asks an array of shape {missed.shape} for entry {missed.at} of an axis with entries 0 to "
+            f"{missed.length - 1}. jax would give the nearest one and say nothing."
         )
     return shapes[0], reads(program.jaxpr)
 

@@ -212,9 +212,9 @@ def _warn_of_old_paths(renewed: Any) -> None:
     least = np.asarray(renewed)
     if least.min() < _LEAST_RENEWED:
         warnings.warn(
-            f"At t = {int(least.argmin())} only {least.min():.0%} of the paths were drawn anew by the sweeps: what is "
-            "left there of the paths that they began with may be wrong. Give smooth more num_particles or num_sweeps, "
-            "or a proposal that looks at the data (epf.laplace, epf.guided).",
+            f"At t = {int(np.argmin(least))} only {least.min():.0%} of the paths were drawn anew by the sweeps: what "
+            "is left there of the paths that they began with may be wrong. Give smooth more num_particles or "
+            "num_sweeps, or a proposal that looks at the data (epf.laplace, epf.guided).",
             RuntimeWarning,
             stacklevel=frames_to_user(),
         )

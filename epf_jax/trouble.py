@@ -116,4 +116,4 @@ def _steps(which: np.ndarray, t: np.ndarray) -> str:
 
 
 def _first(which: np.ndarray, t: np.ndarray) -> int:
-    return int(t[np.argwhere(which)[:, -1].min()])
+    return int(t[np.min(np.argwhere(which)[:, -1])])

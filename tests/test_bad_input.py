@@ -359,6 +359,25 @@ def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
         epf.run(KEY, broken, Y)
 
 
+@pytest.mark.parametrize(
+    ("index", "told"),
+    [
+        (lambda x: x[2], r"of shape \(2,\) for entry 2 of an axis with entries 0 to 1"),
+        (lambda x: x[-3], r".* for entry -3 of"),
+        (lambda x: jax.jit(lambda x: x[7])(x), r".* for entry 7 of"),
+        (lambda x: jnp.eye(2)[1, 4] * x[0], r"of shape \(2, 2\) for entry 4 of"),
+    ],
+)
+def test_an_entry_that_an_array_does_not_have_is_refused(index, told):
+    with pytest.raises(ValueError, match=f"^observation: it asks an array {told}.*jax would give the nearest"):
+        epf.bootstrap_filter(vector_state(lambda theta, x, u: dist.Normal(index(x), 0.5)), 8)
+
+
+def test_entries_that_an_array_has_are_left_alone():
+    for index in (lambda x: x[1], lambda x: x[-2], lambda x: x[-1:][0], lambda x: jnp.eye(2)[-1, 0] + x[0]):
+        epf.bootstrap_filter(vector_state(lambda theta, x, u, index=index: dist.Normal(index(x), 0.5)), 8)
+
+
 def test_a_parameter_that_x_was_asked_for_is_told_of():
     with pytest.raises(ValueError, match=r"^transition: .*'phi', which is a parameter: .*\(theta, x_prev, u\)\?"):
         epf.extended_parameter_filter(ar1(transition=lambda a, b, c: dist.Normal(b["phi"] * a, 1.0)), 8)

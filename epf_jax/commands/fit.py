@@ -144,7 +144,7 @@ def run_facts(results: Results) -> Table:
     rows: list[dict[str, Any]] = [
         {"": "log-evidence", "value": f"{float(results.log_evidence[-1]):.3f}"},
         {"": "effective sample size, median", "value": written(np.median(ess))},
-        {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(ess.argmin()) + 1})"},
+        {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(np.argmin(ess)) + 1})"},
         {"": "acceptance of theta's moves, mean", "value": written(_mean_of_tried(results.acceptance))},
         {"": "steps that gave every particle zero weight", "value": int(np.sum(results.collapsed))},
     ]

@@ -59,10 +59,11 @@ def scan_on_chip(
     for leaf, flag in zip(leaves, flags[len(consts) :], strict=True):
         if not flag and leaf.ndim:  # a memory of the series, say: too long for registers, whichever row is read
             raise NotFusable(f"a state with an array of shape {leaf.shape} that all particles share")
-    variables = [*jaxpr.constvars, *jaxpr.invars]
+    variables: list[Any] = [*jaxpr.constvars, *jaxpr.invars]
     before, row_variables = variables[: len(flags)], variables[len(flags) :]
-    states, outs = jaxpr.outvars[: len(leaves)], jaxpr.outvars[len(leaves) :]
-    _check_words([v.aval for v in (*variables, *jaxpr.outvars)])
+    outvars: list[Any] = jaxpr.outvars
+    states, outs = outvars[: len(leaves)], outvars[len(leaves) :]
+    _check_words([v.aval for v in (*variables, *outvars)])
     num_steps, width = row_leaves[0].shape[0], 1 << (num_particles - 1).bit_length()
     written = [v for v in outs if v.aval.size]  # arrays with no entries need no writing
 

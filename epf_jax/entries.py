@@ -1,0 +1,56 @@
+"""Entries that a function asks of an array that has no such: read off its traced program, since jax says nothing.
+
+Where NumPy raises an IndexError, jax gives the nearest entry: `x[2]` of a state of two numbers is `x[1]`.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax.extend.core import Jaxpr
+
+# What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "lt": operator.lt,
+    "add": operator.add,
+    "select_n": lambda which, no, yes: yes if which else no,
+}
+
+
+class Missed(NamedTuple):
+    """An entry that there is none of: its index along one axis, that axis's length, and the array's shape."""
+
+    at: int
+    length: int
+    shape: tuple[int, ...]
+
+
+def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed | None:
+    """The first entry that a traced program asks for outside of an array, by an index that is written down.
+
+    Args:
+        program: the traced program. (Indices inside of an array are slices in it, and not looked at.)
+        known: values of its inputs, where they are written down.
+    """
+    values = dict(known or {})
+    eqn: Any
+    for eqn in program.eqns:
+        given = [v.val if hasattr(v, "val") else values.get(v) for v in eqn.invars]
+        if eqn.primitive.name == "dynamic_slice":
+            found = _outside(eqn.invars[0].aval.shape, given[1:], eqn.params["slice_sizes"])
+        else:
+            inner: Any = getattr(eqn.params.get("jaxpr"), "jaxpr", None)
+            called = inner is not None and len(inner.invars) == len(given)
+            found = missed_entry(inner, dict(zip(inner.invars, given, strict=True))) if called else None
+        if found is not None:
+            return found
+        if eqn.primitive.name in _ARITHMETIC and all(value is not None for value in given):
+            values[eqn.outvars[0]] = _ARITHMETIC[eqn.primitive.name](*given)
+    return None
+
+
+def _outside(shape: tuple[int, ...], starts: list[Any], sizes: tuple[int, ...]) -> Missed | None:
+    for length, start, size in zip(shape, starts, sizes, strict=True):
+        if start is not None and not 0 <= start <= length - size:
+            return Missed(int(start) if start >= 0 else int(start) - length, length, shape)
+    return None
