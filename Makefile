@@ -12,7 +12,8 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experimen
 # XLA's older emitters of loops compile in less time, and make the same numbers to within rounding, by slower loops:
 # `make test-all` compiles as users do. From jax 0.11 on (Python 3.12) there are none, and XLA aborts if it is asked.
 OLDER = import jaxlib; print("--xla_cpu_use_fusion_emitters=false" if jaxlib.__version__ < "0.11" else "")
-QUICKLY = XLA_FLAGS="$$($(BIN)/python -c '$(OLDER)') $$XLA_FLAGS"
+FLAGS = $$(echo $$($(BIN)/python -c '$(OLDER)') $$XLA_FLAGS)
+QUICKLY = XLA_FLAGS="$(FLAGS)"
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
 	$(QUICKLY) $(BIN)/python -m pytest -q -n 2 --dist loadgroup
