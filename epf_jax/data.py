@@ -132,7 +132,9 @@ def from_table(
         time: the column of time stamps, or the name of a pandas index, which must increase: numbers, dates, or ISO 8601
             text. It becomes the input "dt", the time since the observation before.
         unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
-        start: the time of the initial state, before the first stamp; by default the first "dt" is the second's.
+        start: the time of the initial state, before the first stamp; by default the first "dt" is the second's. Of a
+            table that goes on where another ended it is that one's last stamp, `start=series.times[-1]`, and must be
+            given where nothing is observed.
         inputs: further columns that the model reads as `u[name]`; none of their values may be missing.
 
     A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
@@ -193,6 +195,11 @@ def series_of(
     if time is None:
         return Series(y, rows or None, chosen)
     stamps = plain(table[str(time)])
+    if not chosen and start is None:
+        raise ValueError(
+            "start: this table is of steps to come, and the first of them began where the data ended: give their last "
+            "stamp, start=series.times[-1]."
+        )
     return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start, alone), **rows}, chosen, stamps)
 
 

@@ -4,14 +4,16 @@ Uncertainty about theta, about the present state and about the noise to come are
 of `num_steps` draws for each particle.
 """
 
+import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.checks import check_key, check_whole_number
+from epf_jax.checks import check_key, check_whole_number, frames_to_user
 from epf_jax.data import STEP
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
@@ -21,6 +23,7 @@ from epf_jax.predictive import advance
 from epf_jax.random import stream
 from epf_jax.results import Summary, summarise
 from epf_jax.run import DEFAULT_LEVELS, check_levels
+from epf_jax.tables import count_of
 
 
 class Forecast(NamedTuple):
@@ -84,6 +87,7 @@ def forecast(
     check_rows(model, rows)
     levels = check_levels(levels)
     x, y = _forecast(model, levels, key, state, rows)
+    _warn_of_lost(x, y, state)
     dt = rows.get(STEP) if isinstance(rows, dict) else None
     return Forecast(x, y, state.t + 1 + jnp.arange(num_steps), jnp.asarray(levels, state.log_weights.dtype), dt)
 
@@ -98,6 +102,22 @@ def _forecast(model, levels, key, state, rows):
     keys = jax.random.split(stream(key), len(jax.tree.leaves(rows)[0]))
     with full_precision():
         return jax.lax.scan(ahead, state.x, (keys, rows))[1]
+
+
+def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
+    """Tell of steps from which on the particles are no numbers."""
+    means = [x.mean, y.mean]
+    if any(isinstance(mean, jax.core.Tracer) for mean in means):
+        return
+    lost = np.any([~np.isfinite(np.asarray(mean)).reshape(len(mean), -1).all(axis=1) for mean in means], axis=0)
+    if lost.any():
+        warnings.warn(
+            f"The forecast is NaN or infinite at t = {int(state.t) + 1 + int(np.argmax(lost))}, the first of "
+            f"{count_of(int(lost.sum()), 'such step')}. Likely causes: a transition that is NaN for an input (a "
+            "negative time step under a square root), or that explodes; or a state that was lost before.",
+            RuntimeWarning,
+            stacklevel=frames_to_user(),
+        )
 
 
 def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: str) -> StateSpaceModel:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 
 from epf_jax.results import Results, times
 
-_ABSURD = -1e5  # an observation's log-density below which it is told of: of one value, 447 standard deviations off
+ABSURD = -1e5  # an observation's log-density below which it is told of: of one value, 447 standard deviations off
 _BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step without a word
 
 
@@ -18,7 +18,7 @@ def is_troubled(results: Results) -> Bool[Array, ""]:
     """Whether `warn_of_trouble` has anything to tell of (inside jax.grad it tells nothing of lost particles)."""
     lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
     told = results.collapsed | (results.num_bad_densities > 0) | lost
-    told |= _badly_weighted(results, results.num_bad_weights) | (_log_densities(results, jnp) < _ABSURD)
+    told |= _badly_weighted(results, results.num_bad_weights) | (_log_densities(results, jnp) < ABSURD)
     return jnp.any(told)
 
 
@@ -44,11 +44,11 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-    absurd = (_log_densities(results, np) < _ABSURD) & ~collapsed if others else np.zeros(0, bool)
+    absurd = (_log_densities(results, np) < ABSURD) & ~collapsed if others else np.zeros(0, bool)
     if absurd.any():
         warnings.warn(
             f"The model all but rules out what was observed at {_steps(absurd, t)}, by log-densities below "
-            f"{_ABSURD:g}: a few particles, or one, are left. Likely causes: a code such as -999 for a missing value "
+            f"{ABSURD:g}: a few particles, or one, are left. Likely causes: a code such as -999 for a missing value "
             "(write NaN), wrong units, an outlier, for which a heavier tail (dist.StudentT) makes room, or an "
             "observation noise too small for num_particles (try epf.fully_adapted or epf.laplace).",
             RuntimeWarning,

@@ -31,6 +31,7 @@ from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observati
 from epf_jax.series import y_shape
 from epf_jax.streaming import FullError, Line, Stream, as_json
 from epf_jax.tables import count_of
+from epf_jax.trouble import ABSURD
 
 
 class OnError(enum.StrEnum):
@@ -124,7 +125,7 @@ class _Loop:
                     raise LineError("it does not end, and may be a part of one: send it again, whole")
                 observation = self._reader.read(line)
                 if observation is not None:
-                    self._count(observation)
+                    self._count(observation, number)
             except LineError as error:
                 if self._on_error is OnError.stop or isinstance(error, HeaderError | FullError):
                     self._answer()
@@ -134,7 +135,7 @@ class _Loop:
         if self._num_read == self._num_before:
             note("The input had no observation.")
 
-    def _count(self, observation: Observation) -> None:
+    def _count(self, observation: Observation, line_number: int) -> None:
         if self._to_pass_over:
             self._to_pass_over -= 1
             return
@@ -144,7 +145,14 @@ class _Loop:
             _write([{"t": self._stream.t, "sequence": number, "repeated": True}])
             return
         self._num_read += 1
-        self._waiting.append(self._stream.take(observation))
+        answer = self._stream.take(observation)
+        if answer["collapsed"] or (answer["log_score"] or 0.0) < ABSURD:
+            what = "no particle could explain it, and it was passed over" if answer["collapsed"] else "it was counted"
+            note(
+                f"line {line_number}: the model all but rules it out; {what}. Is it an outlier, in other units, or a "
+                "code such as -999 for a missing value (write NaN)?"
+            )
+        self._waiting.append(answer)
         self._stream.notes["read"] = self._num_read  # no further: a line that stops the stream may be mended
         if len(self._waiting) >= self._every:
             self._answer()

@@ -6,6 +6,7 @@ oracle must be beyond doubt: it is computed in double precision, whatever the pr
 back as NumPy arrays.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -15,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from epf_jax.checks import frames_to_user
 from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.naming import named_leaves
 from epf_jax.parameters import Theta, is_distribution
 
+_AT_ITS_END = 0.05  # of its highest, a density at the end of a grid that holds too little of it
 Axes = Any
 """A pytree with the prior's structure: for each (scalar) parameter, the increasing values of its grid."""
 
@@ -114,7 +118,26 @@ def posterior(
         )
     total = np.sum(np.exp(log_joint - highest) * cells, axis=tuple(range(1, log_joint.ndim)), keepdims=True)
     log_evidence = highest + np.log(total)
-    return GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())
+    found = GridPosterior(jax.tree.unflatten(structure, leaves), log_joint - log_evidence, log_evidence.ravel())
+    _warn_of_ends(model, found)
+    return found
+
+
+def _warn_of_ends(model: StateSpaceModel, found: GridPosterior) -> None:
+    """Tell of axes at whose ends the last posterior has not come to its own, though the prior goes on."""
+    priors = jax.tree.leaves(model.prior, is_leaf=is_distribution)
+    axes, marginals = named_leaves(found.axes, "theta"), jax.tree.leaves(found.marginal())
+    for (name, axis), marginal, prior in zip(axes, marginals, priors, strict=True):
+        last = marginal[-1] / np.max(marginal[-1])
+        for end, beside in ((0, 1), (-1, -2)):
+            goes_on = bool(jnp.all(prior.support(jnp.asarray(2 * axis[end] - axis[beside]))))
+            if last[end] > _AT_ITS_END and goes_on:
+                warnings.warn(
+                    f"axes: the posterior of {name} goes on where its grid ends, at {axis[end]:.4g}: its density there "
+                    f"is {last[end]:.0%} of the highest on the grid. Give that axis values further out.",
+                    RuntimeWarning,
+                    stacklevel=frames_to_user(),
+                )
 
 
 def log_joint_at(
