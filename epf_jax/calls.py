@@ -104,6 +104,8 @@ def _remedy(error: Exception, theta: Any) -> str:
         return "Use jax.numpy (jnp.exp, jnp.where) inside of a model, not numpy, math or if."
     if isinstance(error, AttributeError) and "'dict' object has no attribute" in said:
         return 'theta is a dict, as the prior is (and u, where inputs are): theta["phi"], not theta.phi.'
+    if isinstance(theta, dict) and "unsupported operand" in said and "'dict'" in said:
+        return 'theta is a dict, as the prior is (and u, where inputs are): theta["phi"] * x, not theta * x.'
     if isinstance(theta, list | tuple) and "indices must be integers" in said:
         return (
             'theta is a list, as the prior is: theta[0]; or write the prior as a dict, {"phi": dist.Normal(0.0, 1.0)}.'

@@ -109,6 +109,8 @@ def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
 
 def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
     """The value as an array of numbers."""
+    if isinstance(value, str):  # of which NumPy would make a number, if it can
+        raise TypeError(f"{name}: expected numbers, got the text {brief(value)}. {hint}")
     try:
         array = value if isinstance(value, jax.Array) and dtype is None else jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:

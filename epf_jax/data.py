@@ -228,6 +228,12 @@ def panel(
 
     For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
     """
+    wanted = {*_names(columns or ()), *_names(inputs), *(() if time is None else (time,))}
+    if by is None and isinstance(tables, Mapping) and wanted and wanted <= set(tables):
+        raise ValueError(
+            f"tables: this is one long table, of the columns {listed(tables)}. Say which of them tells its series "
+            "apart, by='shop', say."
+        )
     parts = _parts(tables if by is None else _with_index(tables, time), by)
     if not parts:
         raise ValueError("tables: expected at least one series, got none.")

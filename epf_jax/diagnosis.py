@@ -26,6 +26,10 @@ _EDGE = 0.02  # of the posterior, in the outer twentieth of a box; six standard 
 _REMAINDER = 0.5  # in log-density: beyond, the shape that theta is drawn from is not the posterior's
 _SHIFT = 0.3  # in posterior standard deviations
 _ROUGH = 0.15  # in log-density: chosen on seven models, where keys disagreed by 0.14 posterior sds and more beyond it
+_NO_EXAMPLE = (
+    " A model that reads inputs should know one, StateSpaceModel(..., example_input=inputs[0]): particles then "
+    "remember their first steps."
+)
 _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
@@ -38,9 +42,12 @@ def diagnose(results: Results) -> Diagnosis:
     findings = [*_weights(results), *_moves(results), *_densities(results), *_first_boxes(results), *_descent(results)]
     if results.diagnostics is not None:
         recorded = (results, results.diagnostics)
-        return Diagnosis(
-            [*findings, *_box(*recorded), *_expansion(*recorded), *_nodes(*recorded), *_prediction(*recorded)]
+        findings += [*_box(*recorded), *_expansion(*recorded), *_nodes(*recorded)]
+        first = (
+            "what is found above, if it is more than a moment's: such a filter predicts badly by a right model, too. "
         )
+        first = first + "Else " if findings else ""
+        return Diagnosis([*findings, *(f._replace(advice=first + f.advice) for f in _prediction(*recorded))])
     descent = ("the particles' descent",) if results.history is None else ()
     return Diagnosis(findings, ("the predictive check", "the statistic's box and remainder", *descent))
 
@@ -136,9 +143,8 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
             f"observations said so much more than was known before them that {num} times the statistic's box was cut "
             "by what was read between nodes too far apart for it: the posterior may be off, on every key alike.",
             "compare with epf.smc2_filter(model, ...), which has no boxes, or epf.node_filter(model), and if they say "
-            "otherwise take them, or a box where you know theta to be, epf.chebyshev(model, box=(lowest, highest)). A "
-            "model that reads inputs should know one, StateSpaceModel(..., example_input=inputs[0]): particles then "
-            "remember their first steps.",
+            "otherwise take them, or a box where you know theta to be, epf.chebyshev(model, box=(lowest, highest))."
+            + (_NO_EXAMPLE if S.opening is None else ""),
         )
 
 
@@ -197,8 +203,8 @@ def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
         so = "another key may put the posterior elsewhere."
         advice = (
             "several times as many particles at each node, node_filter(model, num_inner=...), and, if that changes "
-            "little, more nodes, num_nodes=...; a proposal that looks at the data, epf.guided(q); or epf.smc2_filter, "
-            "epf.pmmh, which need no smooth curve."
+            "little, more nodes, num_nodes=...; a proposal that looks at the data, epf.laplace(model) or "
+            "epf.guided(q); or epf.smc2_filter, epf.pmmh, which need no smooth curve."
         )
         if isinstance(results.final.S.filters, Gaussian):  # sigma points have no noise: the nodes are too far apart
             so = "what is read between them is off."
@@ -230,7 +236,8 @@ def _descent(results: Results) -> Iterator[Finding]:
             "they say of the parameters rests on no more paths than that, and their spread may be too small.",
             "compare a few keys (epf.replicate): if their posteriors disagree, take more particles, propose with the "
             "observation in view (epf.fully_adapted, epf.laplace), resample less (epf.when_ess_below(0.5)), or take a "
-            "filter whose parameters share no paths: epf.node_filter, epf.smc2_filter.",
+            "filter whose parameters share no paths: epf.node_filter, epf.smc2_filter (where the model is linear and "
+            "Gaussian given theta with inner=epf.kalman(model), by which likelihoods are exact).",
         )
 
 

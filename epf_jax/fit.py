@@ -13,7 +13,8 @@ shortened before the optimizer sees them.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,15 +25,24 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.checks import brief, check_key, check_signature, check_whole_number, numeric_array, returned
+from epf_jax.checks import (
+    brief,
+    check_key,
+    check_signature,
+    check_whole_number,
+    frames_to_user,
+    numeric_array,
+    returned,
+)
 from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.naming import scalars
+from epf_jax.naming import named_leaves, scalars
 from epf_jax.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
 from epf_jax.series import check_series, with_own_inputs
+from epf_jax.tables import listed
 
 _MEMORY = 0.95  # of the default filter's gradient, as Nemeth et al. (2016) recommend
 _MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up
@@ -124,8 +134,12 @@ def fit(
     to_hyper, z = _coordinates(hyper, support)
 
     def build(z):
-        model = returned("model_of", check_is_model, model_of(to_hyper(z)))
-        return returned("filter_of", check_filter, filter_of(model))
+        try:
+            model = returned("model_of", check_is_model, model_of(to_hyper(z)))
+            return returned("filter_of", check_filter, filter_of(model))
+        except (KeyError, ValueError) as error:
+            _check_names(hyper, error)
+            raise
 
     y, inputs = with_own_inputs(y, inputs)
     y = check_series(y, build(z).model, ndim_batch=0)
@@ -140,6 +154,7 @@ def fit(
     key_steps, key_final = jax.random.split(key)
     ascent = _ascend(loss, z, optimizer, key_steps, batch)
     trace, log_evidence, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
+    _warn_of_still(trace)
     last = trace[-min(patience, max(len(trace) // 2, 1)) :]
     estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *last)
     return Fit(
@@ -150,6 +165,31 @@ def fit(
         num_lost=num_lost,
         results=run(key_final, build(estimate), y, inputs=inputs),
     )
+
+
+def _check_names(hyper: Any, error: Exception) -> None:
+    """Refuse a name that hyper was asked for and does not have."""
+    cause = error if isinstance(error, KeyError) else error.__cause__
+    if isinstance(cause, KeyError) and isinstance(hyper, Mapping) and cause.args[0] not in hyper:
+        raise ValueError(
+            f"model_of: something in it was asked for {cause.args[0]!r}, and hyper has {listed(hyper)}. Write the name "
+            "in both places alike."
+        ) from error
+
+
+def _warn_of_still(trace: list[Any]) -> None:
+    """Tell of hyper-parameters that no step has moved: their gradient is zero."""
+    if len(trace) < 2:
+        return
+    rows = jax.tree.map(lambda *leaves: np.stack(leaves), *trace)
+    still = [name for name, leaf in named_leaves(rows, "hyper") if not np.ptp(leaf, axis=0).any()]
+    if still:
+        warnings.warn(
+            f"{', '.join(still)} of hyper never moved: the log-evidence does not depend on it. Does the model that "
+            "model_of(hyper) builds read it?",
+            RuntimeWarning,
+            stacklevel=frames_to_user(),
+        )
 
 
 def _ascend(

@@ -17,7 +17,7 @@ from epf_jax.checks import check_key, check_whole_number, frames_to_user
 from epf_jax.data import STEP
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows
+from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.precision import full_precision
 from epf_jax.predictive import advance
 from epf_jax.random import stream
@@ -81,7 +81,7 @@ def forecast(
         levels: quantile levels of the summaries.
     """
     key = check_key(key)
-    model = check_particles(filter_, state, "forecast")
+    model = check_particles(filter_, state, "epf.forecast(key, filter, state, num_steps)")
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
     rows = input_rows(inputs, num_steps, state.t + 1, model=model)
     check_rows(model, rows)
@@ -120,11 +120,15 @@ def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
         )
 
 
-def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: str) -> StateSpaceModel:
+def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call: str) -> StateSpaceModel:
     """The model whose particles the state holds, or an error: of many runs, or of another theta than the model's."""
     model = filter_.model if isinstance(filter_, Filter) else filter_
-    check_is_model(model)
-    check_is_state(state)
+    if not isinstance(model, StateSpaceModel):
+        raise TypeError(
+            f"filter_: expected the filter that made the state, or its model, got {type(model).__name__}. The "
+            f"arguments are those of {call}."
+        )
+    check_is_state(state, call)
     if jnp.ndim(state.log_weights) != 1:
         raise ValueError(
             f"state: expected the state of one run, got those of {len(state.log_weights)}. Take one of them, "
@@ -137,7 +141,7 @@ def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, who: 
         got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], of_particles)
         if expected != got:  # a filter with theta known has no theta
             raise ValueError(
-                f"state: expected particles with the model's {name}, of shapes {expected}, got {got}. Give {who} the "
-                "filter that made the state."
+                f"state: expected particles with the model's {name}, of shapes {expected}, got {got}. Give the "
+                f"filter that made the state: {call}."
             )
     return model

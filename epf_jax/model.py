@@ -65,6 +65,9 @@ class StateSpaceModel:
         for name, arguments in SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
             warn_of_order(name, getattr(self, name), arguments)
+        texts = [leaf for leaf in jax.tree.leaves(self.example_input) if isinstance(leaf, str)]
+        if texts:
+            raise TypeError(f"example_input: expected one row of the inputs, as numbers, got the text {texts[0]!r}.")
         _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
 
     @cached_property

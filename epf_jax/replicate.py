@@ -1,5 +1,6 @@
 """Many runs in one compiled program, dealt out over the devices that there are."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -75,6 +76,11 @@ def replicate(
     if num == 0:
         raise ValueError("keys: there are none; give one key for each run, jax.random.split(key, B).")
     hyper = None if hyper is None else _hyper_rows(hyper, num)
+    if hyper is None and inspect.isfunction(filter_):
+        raise TypeError(
+            "filter_: a function that builds the filter is called with an entry of hyper for each run, and there is "
+            "none: replicate(keys, lambda h: ..., y, hyper=...). Without, give the filter itself."
+        )
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
     check_lengths(y)
@@ -86,9 +92,10 @@ def replicate(
     y = check_series(y, example.model, ndim_batch=1 if per_series else 0)
     warn_if_missing(y)
     if per_series and y.shape[0] != num:
+        turned = f" Or did time come first? Then give y.T, {num} series." if y.ndim == 2 and y.shape[1] == num else ""
         raise ValueError(
             f"y: {y.shape[0]} series came with {num} keys; give one key per series: "
-            f"jax.random.split(key, {y.shape[0]})."
+            f"jax.random.split(key, {y.shape[0]}).{turned}"
         )
     num_steps = y.shape[1] if per_series else y.shape[0]
     check_room(example, num_steps)

@@ -31,6 +31,12 @@ class Summary(NamedTuple):
     sd: Any
     quantiles: Any
 
+    def __getitem__(self, place: Any) -> Any:
+        """A part by its place, as of any tuple; a parameter's name is asked of a part."""
+        if isinstance(place, str):
+            raise TypeError(f"It is a summary with a mean, an sd and quantiles, each by name: .mean[{place!r}].")
+        return tuple.__getitem__(self, place)
+
 
 class History(NamedTuple):
     """Every particle at every step, kept only when asked for."""

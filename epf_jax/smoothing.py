@@ -116,7 +116,7 @@ def smooth(
         progress: whether to show a progress bar.
     """
     key_theta, key_paths = jax.random.split(stream(check_key(key)))
-    model = check_particles(filter_, state, "smooth")
+    model = check_particles(filter_, state, "epf.smooth(key, filter, state, y)")
     check_whole_number("num_paths", num_paths, hint="A few hundred are a good start.")
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; fifty is a good start.")
     check_whole_number("num_sweeps", num_sweeps, hint="Twenty are a good start.")

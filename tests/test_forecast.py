@@ -100,9 +100,13 @@ def test_levels_are_the_callers(state):
     [
         (r"^num_steps: expected a positive whole number, got 0", ValueError, lambda s: epf.forecast(KEY, FILTER, s, 0)),
         (r"^state: expected the FilterState", TypeError, lambda s: epf.forecast(KEY, FILTER, Y, 3)),
-        (r"^model: expected an epf.StateSpaceModel, got int", TypeError, lambda s: epf.forecast(KEY, 3, s, 3)),
         (
-            r"^state: expected particles with the model's theta.*Give forecast the filter",
+            r"^filter_: expected the filter .* got int. The arguments are those of epf.forecast\(key, filter, state",
+            TypeError,
+            lambda s: epf.forecast(KEY, 3, s, 3),
+        ),
+        (
+            r"^state: expected particles with the model's theta.*Give the filter that made the state: epf.forecast",
             ValueError,
             lambda s: epf.forecast(KEY, MODEL, s._replace(theta={}), 3),
         ),

@@ -32,7 +32,7 @@ def bootstrap_filter(
 
     With theta known there is nothing to learn: the state's theta, and its summaries, are the empty dict.
     """
-    check_filter_arguments(model, num_particles, resample, learns=theta is None)
+    check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     proposal = bootstrap() if proposal is None else proposal
     if theta is not None:
         check_proposal(proposal, model)

@@ -219,7 +219,7 @@ def _inner_particles(model, num_inner, proposal, resample) -> tuple[KnownTheta, 
     check_whole_number("num_inner", num_inner, hint="Some dozens are usual.")
     if resample is None:
         resample = in_order(systematic) if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS else systematic
-    check_filter_arguments(model, num_inner, resample)
+    check_filter_arguments(model, num_inner, resample, learns=False)  # its particles' own filter tells of slips
     if proposal is None:
         proposal = default_proposal(model)
         proposal = quasi_random_where_possible(proposal, model) if keeps_order(resample) else proposal

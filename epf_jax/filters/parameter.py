@@ -97,7 +97,7 @@ def extended_parameter_filter(
     A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets
     `chebyshev` or `assumed_density`, and `bootstrap`, with a warning.
     """
-    check_filter_arguments(model, num_particles, resample)
+    check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     statistic = default_statistic(model) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
@@ -123,7 +123,7 @@ def storvik_filter(
             `epf.bootstrap()`, which is Storvik's (2002) own.
         resample: the resampling scheme.
     """
-    check_filter_arguments(model, num_particles, resample)
+    check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     statistic = _exact_statistic(model) if statistic is None else statistic
     proposal = default_proposal(model) if proposal is None else proposal
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
@@ -148,7 +148,7 @@ def particle_learning_filter(
         proposal: one with a look-ahead weight; `epf.fully_adapted(model)` by default.
         resample: the resampling scheme.
     """
-    check_filter_arguments(model, num_particles, resample)
+    check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     proposal = fully_adapted(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if proposal.look_ahead is None:

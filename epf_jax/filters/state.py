@@ -113,13 +113,11 @@ def typed_as(before: FilterState, state: FilterState) -> FilterState:
     return state
 
 
-def check_is_state(state: Any) -> None:
-    """Refuse what is not a filter's state."""
+def check_is_state(state: Any, call: str = "step(key, state, y, u) and epf.save(path, state, filter)") -> None:
+    """Refuse what is not a filter's state; `call` is what it was given to."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
-        hint = "The arguments of step are (key, state, y, u), those of epf.save (path, state, filter)."
-        if came in ("Results", "Chains"):
-            hint = "Give results.final."
+        hint = "Give results.final." if came in ("Results", "Chains") else f"The arguments are those of {call}."
         raise TypeError(
             f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. "
             f"{hint}"
