@@ -22,6 +22,7 @@ def prepare(page: pathlib.Path) -> None:
     """Refuse now what would fail once all the work is done: a folder that cannot be made, a package that is missing."""
     try:
         import h5netcdf  # noqa: F401
+        import h5py  # noqa: F401
         import matplotlib as mpl
         import pyarrow  # noqa: F401
         import xarray  # noqa: F401
