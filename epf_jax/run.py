@@ -30,7 +30,7 @@ from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.packing import pack, unpack
 from epf_jax.precision import full_precision
 from epf_jax.results import Lineage, Results, record, theta_and_x
-from epf_jax.series import check_room, check_series, warn_if_missing, with_own_inputs
+from epf_jax.series import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
 from epf_jax.trouble import is_troubled, warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -82,7 +82,9 @@ def run(
         check_state(state, filter_)
     else:
         warn_if_missing(y)
-    check_room(filter_, num_steps, 0 if state is None else state.t)
+    before = 0 if state is None else state.t
+    check_room(filter_, num_steps, before)
+    warn_of_no_estimate(filter_, num_steps, before)
     first = 1 if state is None else state.t + 1
     inputs = input_rows(inputs, num_steps, first, model=filter_.model)
     check_rows(filter_.model, inputs)

@@ -170,6 +170,25 @@ def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None
     )
 
 
+def why_no_estimate(filter_: Filter, num_steps: int) -> str:
+    """What to say of so short a series that the filter has not estimated theta, or nothing."""
+    if num_steps >= filter_.waits:
+        return ""
+    return (
+        f"y: this filter gathers {filter_.waits} observations before it estimates theta, and has seen {num_steps}: "
+        "theta is still where it started. Build it with a shorter wait=..., or take a filter that gives a posterior, "
+        "such as epf.extended_parameter_filter."
+    )
+
+
+def warn_of_no_estimate(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
+    """Tell of a series that ends before the filter estimates theta for the first time."""
+    if filter_.waits and not isinstance(before, jax.core.Tracer):
+        told = why_no_estimate(filter_, int(before) + num_steps)
+        if told:
+            warnings.warn(told, RuntimeWarning, stacklevel=frames_to_user())
+
+
 def y_shape(model: StateSpaceModel) -> tuple[int, ...] | None:
     """Shape of one observation, or None where the model cannot tell before it sees inputs."""
     y = model.shapes.y

@@ -4,6 +4,7 @@ Each row is (what the message must say, the call that is wrong). A message start
 """
 
 import contextlib
+import dataclasses
 import math
 from functools import cache
 
@@ -795,8 +796,12 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
         lambda: epf.run(KEY, filter_(), Y, state=epf.storvik_filter(model(), 4).init(KEY)),
     ),
     (
-        r"^y: 2 series came with 3 keys; give one key per series: jax\.random\.split\(key, 2\)",
+        r"^y: 2 series came with 3 keys; give one key per series: jax\.random\.split\(key, 2\)\.$",
         lambda: epf.replicate(jax.random.split(KEY, 3), filter_(), jnp.zeros((2, 4))),
+    ),
+    (
+        r"^y: 4 series came with 3 keys; .*Or did time come first\? Then give y\.T, 3 series",
+        lambda: epf.replicate(jax.random.split(KEY, 3), filter_(), jnp.zeros((4, 3))),
     ),
     (
         r"^inputs: expected shape \(3, 3, \.\.\.\), one series of rows for each key, got shape \(2, 3\)",
@@ -829,7 +834,7 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^y: expected real numbers, got dtype complex64", lambda: epf.run(KEY, filter_(), jnp.array([1.0 + 2.0j]))),
     (r"^y: expected real numbers, got dtype key.* a random key comes first", lambda: epf.run(KEY, filter_(), KEY)),
     (r"^y: expected real numbers, got dtype bool", lambda: epf.run(KEY, filter_(), jnp.array([True, False]))),
-    (r"^inputs: expected numbers, got 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),
+    (r"^inputs: expected numbers, got the text 'high'\. Give", lambda: epf.run(KEY, filter_(), Y, inputs="high")),
     (
         r"^inputs: expected real numbers, got dtype complex",
         lambda: epf.run(KEY, filter_(), Y, inputs=np.ones(len(Y)) + 2j),
@@ -850,6 +855,20 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^keys: expected B keys, jax\.random\.split.*shape \(\)", lambda: epf.replicate(KEY, filter_(), Y)),
     (r"^keys: expected B keys, jax\.random\.split.*got 5", lambda: epf.replicate(5, filter_(), Y)),
     (r"^filter_: expected a filter", lambda: epf.replicate(jax.random.split(KEY, 2), Y, filter_())),
+    (
+        r"^filter_: a function that builds the filter is called with an entry of hyper for each run, and there is none",
+        lambda: epf.replicate(jax.random.split(KEY, 2), lambda hyper: filter_(), Y),
+    ),
+    (r"^y: .* Of states and observations, x, y = epf\.simulate", lambda: epf.run(KEY, filter_(), (Y, Y[:2]))),
+    (r"^state: .*The arguments are those of step\(key, state, y, u\)", lambda: filter_().step(KEY, Y, 0.1)),
+    (
+        r"with a mean, an sd and quantiles, each by name: \.mean\['phi'\]",
+        lambda: epf.run(KEY, filter_(), Y).theta["phi"],
+    ),
+    (
+        r"^example_input: expected one row of the inputs, as numbers, got the text 'high'",
+        lambda: dataclasses.replace(model(), example_input={"z": "high"}),
+    ),
 )
 def test_arguments_of_run_of_the_wrong_kind_are_refused(message, call):
     with pytest.raises(TypeError, match=message):
@@ -881,7 +900,7 @@ def test_a_theta_unlike_the_prior_is_refused(use):
             use(wrong)
     with pytest.raises(ValueError, match=r"^theta: expected finite numbers, got.*nan"):
         use({"phi": jnp.nan})
-    with pytest.raises(TypeError, match=r"^theta: expected numbers, got 'a'"):
+    with pytest.raises(TypeError, match=r"^theta: expected numbers, got the text 'a'"):
         use({"phi": "a"})
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,9 @@ import epf_jax as epf
 from epf_jax.commands import app, outputs
 from epf_jax.commands.ahead import steps_ahead
 from epf_jax.commands.compare import default_methods, disagreements, scores
+from epf_jax.commands.look import comparison
 from epf_jax.commands.methods import METHODS, filter_of
+from epf_jax.commands.shared import tell
 from epf_jax.data import Series
 from epf_jax.streaming import Stream
 from epf_jax.tables import read_csv
@@ -377,6 +380,24 @@ def test_exact_likelihoods_are_compared_where_the_model_has_them():
     assert default_methods(epf.models.sinusoid()) == ("epf", "node", "liu-west", "sir")
 
 
+def test_evidences_are_less_that_of_exact_likelihoods_where_there_are_some():
+    results = epf.run(jax.random.key(0), epf.storvik_filter(epf.models.ar1(), 32), Y[:10])
+    series = epf.from_table({"y": Y[:10]})
+    for found, reference in (({"epf": results, "ibis": results}, "ibis"), ({"epf": results, "sir": results}, "epf")):
+        (evidence,) = (figure for figure in comparison(found, series) if figure.name == "compare-evidence")
+        assert f"less that of {reference}" in evidence.caption
+        drawn = evidence.draw()
+        assert drawn.axes[0].get_ylabel() == f"log-evidence\nminus that of {reference}"
+        matplotlib.pyplot.close(drawn)
+
+
+def test_advice_of_python_is_told_as_options(capsys):
+    tell(["sparse: try epf.laplace(model).", "short."])
+    assert "--method NAME and numbers of particles --particles N" in " ".join(capsys.readouterr().out.split())
+    tell(["short."])
+    assert "--method" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_compare_puts_methods_side_by_side_and_names_those_not_for_the_model(folder, tmp_path):
     result = epf_command(
@@ -626,6 +647,8 @@ def test_an_observation_that_rules_out_every_particle_gives_null_not_nan(folder)
         (True, True),
         (False, True),
     ]
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("epf: line 2: the model all but rules it out; no particle could explain it, and it was")
 
 
 # ---------------------------------------------------------------------------------------------------------- doctor

@@ -255,6 +255,8 @@ def test_a_table_of_steps_to_come_needs_no_observations():
     found = epf.forecast(KEY, filter_, results.final, 3, inputs=ahead)
     expected = epf.forecast(KEY, filter_, results.final, 3, inputs={"dt": [1.0, 2.0, 1.0]})
     np.testing.assert_array_equal(found.y.mean, expected.y.mean)
+    with pytest.raises(ValueError, match=r"^start: this table is of steps to come, .* start=series\.times\[-1\]"):
+        epf.from_table({"day": [1, 3, 4]}, time="day")
     with pytest.raises(ValueError, match=r"^inputs: <Series of 4 observations of y> has none. Name their columns"):
         epf.forecast(KEY, filter_, results.final, 4, inputs=epf.from_table({"y": Y[:4]}))
 
@@ -305,6 +307,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^tables: expected at least one series", lambda: epf.panel([])),
         (ValueError, r"^series '1': table: expected observations, got a table without rows", lambda: epf.panel([Y, Y[:0]])),
         (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
+        (ValueError, r"^tables: this is one long table, of the columns day, y\. .*by='shop'", lambda: epf.panel({"day": [1, 2], "y": [1.0, 2.0]}, time="day")),
         (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", None]}, by="who")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", " "]}, by="who")),

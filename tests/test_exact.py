@@ -1,5 +1,8 @@
 """The oracles, against closed forms: whoever judges must be right first."""
 
+import dataclasses
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +77,21 @@ def test_grid_posteriors_have_the_moments_of_a_conjugate_one():
     del y
 
 
+def test_a_posterior_that_goes_on_beyond_its_axis_is_told_of():
+    model = epf.models.ar1()
+    x = np.asarray(epf.simulate(jax.random.key(1), model, {"phi": 0.8}, 40)[0])
+    with pytest.warns(RuntimeWarning, match=r"^axes: the posterior of phi goes on where its grid ends, at 0\.6"):
+        exact.known_path(model, x, {"phi": np.linspace(-1.0, 0.6, 41)})
+
+
+def test_an_axis_that_ends_with_the_prior_is_no_news():
+    model = dataclasses.replace(epf.models.ar1(), prior={"phi": dist.Uniform(-0.9, 0.6)})
+    x = np.asarray(epf.simulate(jax.random.key(1), model, {"phi": 0.55}, 40)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact.known_path(model, x, {"phi": np.linspace(-0.9, 0.6, 41)})
+
+
 @pytest.mark.slow
 def test_nodes_that_are_not_equally_spaced_are_refused():
     model = epf.models.ar1()
@@ -90,7 +108,7 @@ def test_tables_and_whole_numbers_are_data_and_moments_too():
         observation=lambda theta, x, u: dist.Normal(x, 0.5).to_event(1),
         example_input={"z": 0.0},
     )
-    y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-1.0, 1.0, 5)}
+    y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-4.0, 4.0, 5)}
     plain = exact.kalman(model, jnp.asarray(y), axes, inputs={"z": jnp.asarray(z)})
     tables = exact.kalman(model, pandas.DataFrame(y), axes, inputs=pandas.DataFrame({"z": z}))
     np.testing.assert_allclose(tables.log_evidence, plain.log_evidence, rtol=1e-6)
@@ -201,6 +219,7 @@ def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25, initial=(13.0, 27.0)))
 
 
+@pytest.mark.filterwarnings("ignore:axes:RuntimeWarning")  # an outlier asks for a q beyond them, too
 def test_quadrature_refuses_nodes_that_the_state_leaves():
     model = epf.StateSpaceModel(
         prior={"q": dist.HalfNormal(1.0)},

@@ -32,6 +32,10 @@ def walk(hyper):
     )
 
 
+def renamed(hyper):
+    return {"noise": hyper["nose"]}
+
+
 @cache
 def series():
     return epf.simulate(KEY, walk({"noise": 1.0}), {}, 60)[1]
@@ -112,6 +116,11 @@ WRONG = [
     (TypeError, r"^filter_of: expected a function filter_of\(model\)", {"filter_of": 100}),
     (TypeError, r"^filter_of: .*expected a filter", {"filter_of": lambda model: model}),
     (TypeError, r"^optimizer: expected one of optax's", {"optimizer": optax.adam}),
+    (
+        ValueError,
+        r"^model_of: .*asked for 'nose', and hyper has noise",
+        {"model_of": lambda hyper: walk(renamed(hyper))},
+    ),
     (ValueError, r"^num_particles: expected a positive whole number", {"num_particles": 0}),
     (ValueError, r"^num_steps: expected a positive whole number", {"num_steps": 0}),
     (ValueError, r"^patience: expected a positive whole number", {"patience": 2.5}),
@@ -122,6 +131,11 @@ WRONG = [
         {"y": epf.from_table({"a": [1.0, 2.0], "b": [3.0, 4.0]})},
     ),
 ]
+
+
+def test_a_hyper_parameter_that_nothing_reads_is_told_of():
+    with pytest.warns(RuntimeWarning, match=r"^idle of hyper never moved"):
+        epf.fit(walk, START | {"idle": 1.0}, series(), num_particles=10, num_steps=4, support=POSITIVE)
 
 
 @pytest.mark.parametrize(("error", "message", "changes"), WRONG, ids=lambda value: None)

@@ -1,5 +1,7 @@
 """Forecasts: the law of the steps to come, given the particles, is known exactly for a linear model."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,6 +128,15 @@ def test_levels_are_the_callers(state):
 def test_what_cannot_be_forecast_is_refused_by_name(state, message, error, call):
     with pytest.raises(error, match=message):
         call(state)
+
+
+def test_a_forecast_that_is_lost_is_told_of_with_its_first_step():
+    model = dataclasses.replace(
+        MODEL, transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(u)), example_input=1.0
+    )
+    state = epf.bootstrap_filter(model, 8).init(KEY)
+    with pytest.warns(RuntimeWarning, match=r"NaN or infinite at t = 2, the first of 2 such steps.*negative time step"):
+        epf.forecast(KEY, model, state, 3, inputs=jnp.array([1.0, -1.0, 1.0]))
 
 
 KEY = jax.random.key(0)

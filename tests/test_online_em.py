@@ -118,6 +118,13 @@ def test_an_observation_that_no_particle_can_explain_is_as_one_that_is_missing()
     np.testing.assert_allclose(impossible.theta.mean["level"], missing.theta.mean["level"], atol=0.02)
 
 
+def test_a_series_too_short_for_an_estimate_is_told_of():
+    filter_ = epf.online_em(epf.models.ar1(), 8, wait=5)
+    with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
+        short = epf.run(KEY, filter_, jnp.ones(3), levels=())
+    epf.run(KEY, filter_, jnp.ones(3), state=short.final, levels=())  # warnings are errors here: now there are six
+
+
 def test_wrong_arguments_are_refused_by_name():
     model = dict_theta()
     positive = epf.StateSpaceModel(

@@ -129,6 +129,17 @@ def test_the_widest_few_bands_do_not_decide_the_limits():
     assert 3.0 <= ax.get_ylim()[1] < 4.0
 
 
+def test_the_mean_is_inside_of_the_limits():
+    _, ax = matplotlib.pyplot.subplots()
+    mean = np.where(np.arange(100) == 50, 40.0, 0.0)
+    wide = np.where(np.arange(100) == 0, 500.0, 1.0) + mean
+    curve = Curve("x", mean, np.stack([-wide, wide], axis=1))
+    draw_fan(ax, np.arange(100), curve, (0.05, 0.95))
+    focus(ax, curve)
+    matplotlib.pyplot.close(ax.figure)
+    assert 40.0 <= ax.get_ylim()[1] < 50.0
+
+
 def test_the_legend_names_what_the_dotted_line_is(run):
     _, y, results = run
     figure = results.plot(y, truth=TRUTH, truth_label="least squares")

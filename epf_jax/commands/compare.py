@@ -14,7 +14,7 @@ from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
 from epf_jax.commands.fit import posterior
 from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
-from epf_jax.commands.methods import METHODS, check_method, in_words
+from epf_jax.commands.methods import EXACT_INSIDE, METHODS, check_method, in_words
 from epf_jax.commands.shared import (
     Columns,
     Data,
@@ -34,6 +34,7 @@ from epf_jax.commands.shared import (
     progress_bar,
     refusals,
     show,
+    tell,
     written,
 )
 from epf_jax.commands.targets import filter_for, target_of
@@ -46,7 +47,6 @@ from epf_jax.proposals import why_not_kalman
 from epf_jax.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
-EXACT_INSIDE = "ibis"  # joins them where the model is linear and Gaussian in x
 _BASELINES = ("liu-west", "sir")  # known to be off, and shown for it
 _APART = 0.5  # of a posterior standard deviation: methods that are right differ by less
 
@@ -95,8 +95,7 @@ def compare_command(
             show(table)
         warned = [f"{name}: {sentence}" for name in found for sentence in look.findings(found[name])]
         warned += disagreements(found)
-        for sentence in warned:
-            console.print(f"Warning: {sentence}", style="yellow", highlight=False)
+        tell(warned)
         outputs.write_parquet(output / "compare.parquet", _stacked(found, series))
         facts = [f"{len(series.y)} observations of {', '.join(series.columns)} in {data}; seed {seed}."]
         facts += [f"{name}: {repr(filter_).strip('<>')}." for name, filter_ in filters.items()]

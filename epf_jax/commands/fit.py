@@ -1,6 +1,7 @@
 """`epf fit`: a model, a table, a posterior, a report."""
 
 import pathlib
+import sys
 import time as clock
 import warnings
 from functools import partial
@@ -35,6 +36,7 @@ from epf_jax.commands.shared import (
     progress_bar,
     refusals,
     show,
+    tell,
     written,
 )
 from epf_jax.commands.targets import build
@@ -43,6 +45,7 @@ from epf_jax.filters import Filter
 from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
+from epf_jax.series import why_no_estimate
 from epf_jax.smoothing import Smoothed
 from epf_jax.tables import count_of
 
@@ -96,7 +99,7 @@ def fit_command(
             task = bar.add_task("filtering", total=len(series.y))
             results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
         seconds = clock.perf_counter() - began
-        warned = look.findings(results)
+        warned = [*filter(None, [why_no_estimate(filter_, len(series.y))]), *look.findings(results)]
         if results.diagnostics is None:
             note("with --checkpoint the predictive check and the particles' descent are not recorded, nor looked at.")
         smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
@@ -104,8 +107,7 @@ def fit_command(
         tables = [posterior(results), run_facts(results), *([] if ahead is None else [predictions(ahead, series)])]
         for table in tables:
             show(table)
-        for sentence in warned:
-            console.print(f"Warning: {sentence}", style="yellow", highlight=False)
+        tell(warned)
         found = outputs.columns_over_time(results, series, smoothed)
         outputs.write_parquet(output / "fit.parquet", found)
         outputs.write_netcdf(output / "fit.nc", found)
@@ -122,7 +124,8 @@ def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, 
     key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        found = smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=True)
+        bar = sys.stderr.isatty()
+        found = smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=bar)
     warned += [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     return found
 

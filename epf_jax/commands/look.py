@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from epf_jax.commands.methods import EXACT_INSIDE
 from epf_jax.data import Series
 from epf_jax.forecast import Forecast
 from epf_jax.naming import scalars
@@ -73,7 +74,10 @@ def figures(
 
 def comparison(found: Mapping[str, Results], series: Series) -> list[Figure]:
     """The pictures of several methods on the same data."""
-    evidence = "Log-evidence of each method less that of the first, over time: a method that predicts better rises."
+    reference = _reference(found)
+    evidence = f"Log-evidence of each method less that of {reference}, over time: one that predicts better rises."
+    if reference == EXACT_INSIDE:
+        evidence += " Its likelihoods are exact, and what departs from it is off."
     pictures = [Figure("compare-evidence", evidence, lambda: _evidence(found, series))]
     names = list(dict.fromkeys(name for results in found.values() for name in scalars(results.theta.mean, 1)))
     if names:
@@ -109,15 +113,20 @@ def _thetas(found: Mapping[str, Results], series: Series, names: list[str]) -> A
     return finished(figure, axes, of.along, None)
 
 
+def _reference(found: Mapping[str, Results]) -> str:
+    """The method that others are compared with: that with exact likelihoods, or the first."""
+    return EXACT_INSIDE if EXACT_INSIDE in found else next(iter(found))
+
+
 def _evidence(found: Mapping[str, Results], series: Series) -> Any:
     figure, (ax,) = column(1)
-    name, results = next(iter(found.items()))
-    of, first = shown(results, series), np.asarray(results.log_evidence)
+    name = _reference(found)
+    of, first = shown(found[name], series), np.asarray(found[name].log_evidence)
     for (colour, dash), (method, results) in zip(cycle(_LINES), found.items(), strict=False):
         with np.errstate(invalid="ignore"):  # no difference of two evidences of zero
             less = np.asarray(results.log_evidence) - first
         ax.plot(of.t, less, color=colour, linestyle=dash, label=method)
-    ax.set_ylabel(f"log-evidence\nless that of {name}")
+    ax.set_ylabel(f"log-evidence\nminus that of {name}")
     finish(ax)
     legend(ax)
     return finished(figure, [ax], of.along, None)

@@ -57,6 +57,7 @@ METHODS = {
     "online-em": Method(online_em, 200, caution="it has a point estimate, and no posterior"),
 }
 DEFAULT_METHOD = "epf"
+EXACT_INSIDE = "ibis"  # of models that are linear and Gaussian given theta, with likelihoods that are exact
 
 
 def in_words() -> str:

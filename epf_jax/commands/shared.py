@@ -127,6 +127,20 @@ def show(table: Table) -> None:
         console.print(table.note, style="dim", highlight=False)
 
 
+_ADVICE = (
+    "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "
+    "a filter in the model's file, which MODEL may name."
+)
+
+
+def tell(warned: list[str]) -> None:
+    """Print what was found wrong, and how its advice is followed here."""
+    for sentence in warned:
+        console.print(f"Warning: {sentence}", style="yellow", highlight=False)
+    if any("epf." in sentence for sentence in warned):
+        console.print(_ADVICE, style="dim")
+
+
 def written(value: Any) -> str:
     """A number as it stands in a table."""
     return f"{float(value):.4g}"

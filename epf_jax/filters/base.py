@@ -49,6 +49,7 @@ class Filter(NamedTuple):
         mesh: the devices that its particles are spread over, or None for one device.
         by_particle: a prefix of its states: True where leaves have a row for each particle, False elsewhere.
         max_steps: the most observations that it has room for, or None where it keeps none.
+        waits: how many observations it gathers before theta is first estimated; 0 where none has to be gathered.
         statistic: what its particles keep of their paths, where they keep a `Statistic`.
         edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the box that the
             filter confines theta to (the box's own coordinates, of which the k-th is the first that moves theta's k-th
@@ -65,6 +66,7 @@ class Filter(NamedTuple):
     mesh: Mesh | None = None
     by_particle: FilterState = PARTICLES
     max_steps: int | None = None
+    waits: int = 0
     statistic: Statistic | None = None
     edge: Callable[[FilterState], Float[Array, " P"]] | None = None
     roughness: Callable[[FilterState], Float[Array, ""]] | None = None
@@ -111,6 +113,7 @@ def build_filter(
     *,
     by_particle: FilterState = PARTICLES,
     max_steps: int | None = None,
+    waits: int = 0,
     statistic: Statistic | None = None,
     edge: Callable[[FilterState], Float[Array, " P"]] | None = None,
     roughness: Callable[[FilterState], Float[Array, ""]] | None = None,
@@ -147,7 +150,7 @@ def build_filter(
 
     jitted = jax.jit(init_state), _Step(jax.jit(step_state), model)
     of_grid = (edge, roughness)
-    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, statistic, *of_grid)
+    return Filter(*jitted, model, num_particles, description, mesh, by_particle, max_steps, waits, statistic, *of_grid)
 
 
 class _Step:

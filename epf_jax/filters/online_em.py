@@ -157,7 +157,7 @@ def online_em(
     backward = "all pairs" if num_backward is None else f"{num_backward} backward draws"
     description = f"online EM: {N} particles, statistic {statistic.name}, proposal {proposal.name}, {backward}"
     edge = None if statistic.box is None else lambda state: edge_of_box(model, statistic, _as_sums(zero, state))
-    return build_filter(model, N, init, step, description, resample, statistic=statistic, edge=edge)
+    return build_filter(model, N, init, step, description, resample, waits=wait, statistic=statistic, edge=edge)
 
 
 def _as_sums(zero: Any, state: FilterState) -> FilterState:

@@ -164,12 +164,13 @@ def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = 
 def focus(ax: Any, curve: Curve, data: Any = None) -> None:
     """Limits of a panel that its few widest bands do not decide, such as those before anything was learned.
 
-    They are set where all of the bands would take more than one and a half times the room of the data and all but
-    the widest fiftieth of the bands at either side.
+    They are set where all of the bands would take more than one and a half times the room of the data, of the means
+    but for the first fiftieth, and of all but the widest fiftieth of the bands at either side.
     """
     edges = [curve.mean, *curve.quantiles.T]
     lows, highs = np.nanmin(edges, axis=0), np.nanmax(edges, axis=0)
-    seen = np.array([] if data is None else data, float)
+    means = curve.mean[1 + len(curve.mean) // 50 :]
+    seen = np.concatenate([means if data is None else np.ravel(data), means]).astype(float)
     seen = seen[np.isfinite(seen)]
     low = min([np.nanquantile(lows, 0.02), *seen])
     high = max([np.nanquantile(highs, 0.98), *seen])

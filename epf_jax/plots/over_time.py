@@ -193,7 +193,7 @@ def plot_diagnostics(results: Results, y: Any = None, *, title: str | None = Non
 
 def draw_descent(ax: Any, t: np.ndarray, results: Results, *, brief: bool = False) -> None:
     """How many particles have descendants: parents of the next generation, founders, ancestors of the last."""
-    names = ("parents", "founders", "ancestors of the last")
+    names = ("parents", "founders (anew at 1)", "ancestors of the last")
     if not brief:
         names = ("parents of each generation", "founders left (counted anew when one is)", f"{names[2]} generation")
     if results.diagnostics is not None:
