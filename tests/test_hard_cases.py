@@ -410,7 +410,7 @@ def test_auxiliary_weights_that_rule_everything_out_are_passed_over():
 def test_oracles_survive_an_outlier_and_the_edge_of_a_support():
     model = epf.models.sinusoid()
     y = np.array([0.0, 50.0, 0.0])
-    found = exact.quadrature(model, y, {"theta": np.linspace(-1, 1, 21)}, exact.nodes_around(y, 0.8, 25))
+    found = exact.quadrature(model, y, {"theta": np.linspace(-2, 2, 41)}, exact.nodes_around(y, 0.8, 25))
     assert np.all(np.isfinite(found.mean["theta"]))
     level = epf.models.local_level()
     axes = {"level_noise": np.linspace(0.0, 2.0, 11), "observation_noise": np.linspace(0.1, 2.0, 11)}

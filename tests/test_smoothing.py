@@ -327,9 +327,13 @@ def test_the_picture_has_the_states_the_data_and_what_was_known_at_the_time(run,
     [
         (r"^y: expected all 12 observations that the state has seen, got 5", ValueError, lambda s: (FILTER, s, Y[:5])),
         (r"^state: expected the FilterState.*Give results.final", TypeError, lambda s: (FILTER, epf.Results, Y)),
-        (r"^model: expected an epf.StateSpaceModel, got int", TypeError, lambda s: (3, s, Y)),
+        (
+            r"^filter_: expected the filter .* got int. The arguments are those of epf.smooth",
+            TypeError,
+            lambda s: (3, s, Y),
+        ),
         (r"^y: expected shape \(T,\)", ValueError, lambda s: (FILTER, s, Y[:, None])),
-        (r"Give smooth the filter that made", ValueError, lambda s: (AR1, s._replace(theta={}), Y)),
+        (r"Give the filter that made the state: epf.smooth", ValueError, lambda s: (AR1, s._replace(theta={}), Y)),
     ],
 )
 def test_what_cannot_be_smoothed_is_refused_by_name(run, message, error, call):
