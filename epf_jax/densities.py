@@ -63,7 +63,7 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
     if _is_one_mvn(d):
         mean, scale_tril = moments(d)
         return masked_normal_log_prob(y, mean, scale_tril)
-    components = _components(d)
+    components = components_of(d)
     filled = jnp.where(missing, _feasible(components, y), y)
     if is_discrete(components):
         filled = filled.astype(int)
@@ -78,7 +78,7 @@ def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
     if y.shape == () or _is_one_mvn(d):
         return True
     value = jnp.zeros(y.shape, y.dtype)
-    return jax.eval_shape(_components(d).log_prob, value).shape == y.shape
+    return jax.eval_shape(components_of(d).log_prob, value).shape == y.shape
 
 
 def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
@@ -89,7 +89,7 @@ def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
     if _is_one_mvn(d):
         mean, scale_tril = moments(d)
         d = dist.Normal(mean, jnp.sqrt(jnp.sum(scale_tril**2, axis=-1)))
-    components = _components(d)
+    components = components_of(d)
     y = jnp.asarray(y, jnp.promote_types(jnp.result_type(y), jnp.result_type(float)))
     filled = jnp.where(jnp.isnan(y), _feasible(components, y), y)
     try:
@@ -109,23 +109,37 @@ def _is_one_mvn(d: Any) -> bool:
 
 def is_discrete(d: Any) -> bool:
     """Whether its values are whole numbers."""
-    return bool(getattr(getattr(_components(d), "support", None), "is_discrete", False))
+    return bool(getattr(getattr(components_of(d), "support", None), "is_discrete", False))
 
 
 def is_count(d: Any) -> bool:
     """Whether each component is a whole number from some least one on."""
-    support = getattr(_components(d), "support", None)
+    support = getattr(components_of(d), "support", None)
     return is_discrete(d) and getattr(support, "event_dim", 0) == 0 and hasattr(support, "lower_bound")
+
+
+def support_of_each(d: Any) -> Any:
+    """What every component has to lie in, where that is the same whatever theta, x and u are; None where it is not.
+
+    None, too, for what is any real number, or has to be so together with others: shares that add up to one do so to
+    within rounding.
+    """
+    support: Any = getattr(components_of(d), "support", None)
+    anywhere = support is None or isinstance(support, type(dist.constraints.real))
+    if anywhere or support.event_dim > 0:
+        return None
+    return None if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support)) else support
 
 
 def counted(d: Any, k: Array) -> Array:
     """The k-th of the numbers that each component of a count may be, or the last."""
-    support = _components(d).support
+    support = components_of(d).support
     number = support.lower_bound + k
     return jnp.broadcast_to(jnp.minimum(number, getattr(support, "upper_bound", number)), d.batch_shape + d.event_shape)
 
 
-def _components(d):
+def components_of(d: Any) -> Any:
+    """The distribution of the components, where they are independent."""
     while isinstance(d, dist.Independent):
         d = d.base_dist
     return d

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from epf_jax.checks import frames_to_user, numeric_array
 from epf_jax.data import Panel, Series, table_array
-from epf_jax.densities import can_be_partly_missing, is_discrete
+from epf_jax.densities import can_be_partly_missing, components_of, is_discrete, support_of_each
 from epf_jax.filters import Filter
 from epf_jax.model import StateSpaceModel, check_finite_inputs, example_input
 from epf_jax.tables import is_table
@@ -42,7 +42,7 @@ def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
         )
     if 0 in y.shape[: len(lead)]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
-    if not isinstance(y, jax.core.Tracer) and y.dtype.kind not in "iu":
+    if not isinstance(y, jax.core.Tracer):
         check_values(np.asarray(y), model)
     return y
 
@@ -103,10 +103,13 @@ def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...] | None, num_l
 
 
 def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
-    """Refuse what no density of the model's allows: infinite values, fractions of counts, some missing components."""
+    """Refuse what no density of the model's allows: infinite values, fractions of counts, some missing components.
+
+    And values outside of the support: of a series these are mistakes, not news to learn from.
+    """
     expected = model.shapes.y
-    of_counts = expected is not None and _observes_counts(model)
-    if np.isfinite(y).all() and not of_counts:
+    of_counts, support = (False, None) if expected is None else _what_is_observed(model)
+    if np.isfinite(y).all() and not of_counts and support is None:
         return
     if np.isinf(y).any():
         infinite = np.argwhere(np.isinf(y))
@@ -118,6 +121,8 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
     missing = np.isnan(y)
     if of_counts:
         _check_whole(y, missing)
+    if support is not None:
+        _check_inside(y, missing, support, model)
     if expected is None or expected.shape == () or not missing.any():
         return
     axes = tuple(range(y.ndim - len(expected.shape), y.ndim))
@@ -145,8 +150,9 @@ def _of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _observes_counts(model: StateSpaceModel) -> bool:
-    return _of_observation(model, is_discrete)
+def _what_is_observed(model: StateSpaceModel) -> tuple[bool, Any]:
+    """Whether it is whole numbers, and what they have to lie in."""
+    return _of_observation(model, lambda d: (is_discrete(d), support_of_each(d)))
 
 
 def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
@@ -157,6 +163,19 @@ def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
         raise ValueError(
             f"y: the model observes whole numbers, and {float(y[first]):g} at index {first} is none "
             f"({len(fractions)} such). Round them, or take a continuous distribution."
+        )
+
+
+def _check_inside(y: np.ndarray, missing: np.ndarray, support: Any, model: StateSpaceModel) -> None:
+    """Refuse what has no density, whatever theta is."""
+    outside = np.argwhere(~missing & ~np.asarray(support(y)))
+    if len(outside):
+        first = tuple(map(int, outside[0]))
+        kind = _of_observation(model, lambda d: type(components_of(d)).__name__)
+        raise ValueError(
+            f"y: {float(y[first]):g} at index {first} lies outside of the support of the model's observations, "
+            f"{support} of {kind} ({len(outside)} such). Is it a code for a missing value (write NaN), the wrong "
+            "column, or the wrong distribution?"
         )
 
 

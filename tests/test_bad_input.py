@@ -50,6 +50,12 @@ def counting():
     return epf.bootstrap_filter(ar1(observation=lambda theta, x, u: dist.Poisson(jnp.exp(x))), 8)
 
 
+@cache
+def of_ten():
+    two = lambda theta, x, u: dist.Binomial(10, logits=jnp.stack([x, -x])).to_event(1)  # noqa: E731
+    return epf.bootstrap_filter(ar1(observation=two), 8)
+
+
 def build(**pieces):
     return epf.extended_parameter_filter(ar1(**pieces), 8)
 
@@ -768,6 +774,18 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
         lambda: epf.run(KEY, counting(), [1.0, 2.5, None]),
     ),
     (
+        r"^y: -2 at index \(1,\) lies outside of the support .*IntegerNonnegative\(lower_bound=0\) of Poisson \(1 such\)",
+        lambda: epf.run(KEY, counting(), [1.0, -2.0, None]),
+    ),
+    (
+        r"^y: -2 at index \(0, 1\) lies outside of the support",
+        lambda: epf.replicate(jax.random.split(KEY, 1), counting(), jnp.array([[1, -2]])),
+    ),
+    (
+        r"^y: 12 at index \(0, 1\) lies outside .*upper_bound=\[10\]\) of BinomialLogits \(2 such\)",
+        lambda: epf.run(KEY, of_ten(), jnp.array([[1, 12], [0, 11]])),
+    ),
+    (
         r"^y: 1 infinite value, the first at index \(1,\) \(float32 has no number beyond 3\.4e\+38\)",
         lambda: epf.run(KEY, filter_(), np.array([1.0, 1e300, 2.0])),
     ),
@@ -827,6 +845,18 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
         call()
 
 
+@pytest.mark.parametrize(
+    "observation",
+    [
+        lambda theta, x, u: dist.Uniform(x - 9.0, x + 9.0),  # whose support moves with x
+        lambda theta, x, u: dist.StudentT(4.0, x, 1.0),
+    ],
+)
+def test_a_support_that_is_not_known_beforehand_refuses_nothing(observation):
+    results = epf.run(KEY, epf.bootstrap_filter(ar1(observation=observation), 8), jnp.array([0.5, -5.0]), levels=())
+    assert np.isfinite(results.log_evidence[-1])
+
+
 @refuses(
     (r"^y: expected numbers, got \['low', 'high'\]\. Give an array", lambda: epf.run(KEY, filter_(), ["low", "high"])),
     (r"^y: expected numbers, got array\(\['low'", lambda: epf.run(KEY, filter_(), np.array(["low", "high"]))),
@@ -850,6 +880,10 @@ def test_data_that_do_not_fit_the_model_are_refused(message, call):
     (r"^filter_: expected a filter.*got PRNGKeyArray\. The arguments are", lambda: epf.run(filter_(), KEY, Y)),
     (r"^filter_: expected a filter.*got StateSpaceModel", lambda: epf.run(KEY, model(), Y)),
     (r"^levels: expected a tuple of numbers.*got 0\.5", lambda: epf.run(KEY, filter_(), Y, levels=0.5)),
+    (
+        r"^run: expected the number of a run, 0 for the first, got 'shop'.*panel\.names\.index\(name\)",
+        lambda: epf.replicate(jax.random.split(KEY, 2), filter_(), Y).one("shop"),
+    ),
     (r"^history: expected True or False, got 'yes'", lambda: epf.run(KEY, filter_(), Y, history="yes")),
     (r"^diagnostics: expected True or False, got 'no'", lambda: epf.run(KEY, filter_(), Y, diagnostics="no")),
     (r"^keys: expected B keys, jax\.random\.split.*shape \(\)", lambda: epf.replicate(KEY, filter_(), Y)),

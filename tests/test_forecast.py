@@ -130,6 +130,13 @@ def test_what_cannot_be_forecast_is_refused_by_name(state, message, error, call)
         call(state)
 
 
+def test_quantiles_of_counts_are_whole():
+    model = dataclasses.replace(MODEL, observation=lambda theta, x, u: dist.Poisson(5.0 * jnp.exp(theta["phi"] + x)))
+    found = epf.forecast(KEY, model, epf.bootstrap_filter(model, 200).init(KEY), 3).y
+    np.testing.assert_array_equal(found.quantiles, np.round(found.quantiles))
+    assert np.all(np.round(found.mean) != found.mean)
+
+
 def test_a_forecast_that_is_lost_is_told_of_with_its_first_step():
     model = dataclasses.replace(
         MODEL, transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(u)), example_input=1.0

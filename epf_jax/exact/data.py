@@ -51,7 +51,7 @@ def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
 
 def _check_observed(model: StateSpaceModel, y: Array) -> None:
     """Refuse what no density of the model's allows, where the numbers are known."""
-    if not isinstance(y, jax.core.Tracer) and jnp.issubdtype(y.dtype, jnp.floating):
+    if not isinstance(y, jax.core.Tracer):
         check_values(np.asarray(y), model)
 
 
