@@ -21,6 +21,7 @@ from epf_jax.commands.compare import default_methods, disagreements, scores
 from epf_jax.commands.look import comparison
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.commands.shared import tell
+from epf_jax.commands.targets import target_of
 from epf_jax.data import Series
 from epf_jax.streaming import Stream
 from epf_jax.tables import read_csv
@@ -101,7 +102,9 @@ def refused(message, *arguments, code=2, given=None):
 def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path):
     data = folder / "data.csv"
     for target, message in (
-        ("model.py", r"MODEL: expected path/to/model.py:name, got 'model.py'"),
+        ("model", r"MODEL: expected path/to/model.py:name, got 'model'"),
+        (f"{folder}/model.py", r"MODEL: say which, .*model.py:name; its models and filters are model, sin, filter_"),
+        ("none.py", r"MODEL: there is no file none.py"),
         ("none.py:model", r"MODEL: there is no file .*none.py"),
         (
             f"{folder}/model.py:nothing",
@@ -120,6 +123,11 @@ def test_a_wrong_model_is_told_by_its_file_its_name_or_its_kind(folder, tmp_path
     ):
         (tmp_path / "bad.py").write_text(text)
         refused(message, "fit", f"{tmp_path}/bad.py:other", data, "--output", tmp_path)
+
+
+def test_the_only_model_of_a_file_needs_no_name(tmp_path):
+    (tmp_path / "one.py").write_text("import epf_jax as epf\nsin = epf.models.sinusoid()\n")
+    assert list(target_of(f"{tmp_path}/one.py").prior) == ["theta"]
 
 
 def test_a_table_without_a_value_is_refused(folder, tmp_path):

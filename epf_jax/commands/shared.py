@@ -27,7 +27,8 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="path/to/model.py:name, a StateSpaceModel in a Python file, or a filter built there. The file is run.",
+        help="path/to/model.py:name, a StateSpaceModel in a Python file, or a filter built there; the only one of a "
+        "file needs no name. The file is run.",
     ),
 ]
 Data = Annotated[pathlib.Path, typer.Argument(metavar="DATA", help="A CSV file with its column names in line 1.")]

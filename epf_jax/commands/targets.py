@@ -1,4 +1,7 @@
-"""`path/to/model.py:name`: the model, or the filter, that a Python file defines. The file is code, and is run."""
+"""`path/to/model.py:name`: the model, or the filter, that a Python file defines. The file is code, and is run.
+
+Where it defines one only, its name may be left out.
+"""
 
 import dataclasses
 import importlib.util
@@ -16,8 +19,8 @@ from epf_jax.model import StateSpaceModel
 
 def target_of(text: str) -> StateSpaceModel | Filter:
     """The model or filter that the text names, or an error: the file, the name or its kind is wrong."""
-    file, _, name = text.rpartition(":")
-    if not file or not name.isidentifier():
+    file, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    if not file or not (name.isidentifier() or text == file):
         raise ValueError(f"MODEL: expected path/to/model.py:name, got {text!r}.")
     path = pathlib.Path(file).expanduser()
     if not path.is_file():
@@ -29,6 +32,10 @@ def target_of(text: str) -> StateSpaceModel | Filter:
         if there
         else "it has no model: write model = epf.StateSpaceModel(...)."
     )
+    if not name:
+        if len(there) != 1:
+            raise ValueError(f"MODEL: say which, {path}:name; {listed}")
+        return next(iter(there.values()))
     if name not in vars(module):
         raise ValueError(f"MODEL: {path} has no {name!r}; {listed}")
     found = getattr(module, name)
