@@ -132,20 +132,27 @@ def _check_names(name: str, error: Exception, function: Callable, theta: Any, *o
         ) from error
     if not isinstance(error, KeyError) or not isinstance(theta, dict):
         return
-    asked = []
-
-    class Watched(dict):
-        def __missing__(self, key):
-            asked.append(key)
-            raise KeyError(key)
+    asked: list[Any] = []
 
     with contextlib.suppress(KeyError):  # it fails again: only what it asked for is wanted
-        jax.eval_shape(lambda theta, *others: [function(Watched(theta), *others)][1:], theta, *others)
+        jax.eval_shape(lambda theta, *others: [function(Watched(theta, asked), *others)][1:], theta, *others)
     if asked:
         raise ValueError(
             f"{name}: it asked theta for {asked[0]!r}, and the prior has {', '.join(map(repr, theta)) or 'nothing'}. "
             "Write the name in both places alike."
         ) from error
+
+
+class Watched(dict):
+    """A dict that remembers which names it was asked for and does not have."""
+
+    def __init__(self, entries: Any, asked: list[Any]):
+        super().__init__(entries)
+        self._asked = asked
+
+    def __missing__(self, key: Any) -> Any:
+        self._asked.append(key)
+        raise KeyError(key)
 
 
 def _may_want_inputs(error: Exception, function: Callable, *arguments: Any) -> bool:

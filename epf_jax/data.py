@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from epf_jax.tables import columns_of, complete, count_of, is_missing, is_table, listed, numbers_of, plain
-from epf_jax.times import RowName, axis_of, time_steps
+from epf_jax.times import RowName, axis_of, rounded_to, time_steps, usual_step
 
 STEP = "dt"  # the input that a time column becomes
 
@@ -52,11 +53,13 @@ class Series(NamedTuple):
         before = axis_of(self.times)
         apart = np.diff(before)
         if dt is None or self.inputs is None:
-            return before[-1] + np.sort(apart)[len(apart) // 2] * np.arange(1, num_steps + 1)
+            return before[-1] + usual_step(apart) * np.arange(1, num_steps + 1)
         if len(dt) != num_steps:
             raise ValueError(f"dt: expected a time step for each of {num_steps} steps, got {len(dt)}.")
         unit = np.median(apart / self.inputs[STEP][1:])
-        return before[-1] + (unit * np.cumsum(np.asarray(dt, float))).astype(apart.dtype)
+        since = unit * np.cumsum(np.asarray(dt, float))
+        eps = float(jnp.finfo(jnp.result_type(float)).eps)  # of the precision in which a model reads steps
+        return before[-1] + rounded_to(since, eps).astype(apart.dtype)
 
 
 class Panel(NamedTuple):
@@ -197,8 +200,8 @@ def series_of(
     stamps = plain(table[str(time)])
     if not chosen and start is None:
         raise ValueError(
-            "start: this table is of steps to come, and the first of them began where the data ended: give their last "
-            "stamp, start=series.times[-1]."
+            "start: nothing is observed in this table, and its first step began before its first stamp: at the last "
+            "stamp of the data, start=series.times[-1], or at the time of x_0."
         )
     return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start, alone), **rows}, chosen, stamps)
 
@@ -228,8 +231,8 @@ def panel(
 
     For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
     """
-    wanted = {*_names(columns or ()), *_names(inputs), *(() if time is None else (time,))}
-    if by is None and isinstance(tables, Mapping) and wanted and wanted <= set(tables):
+    named = () if columns is None else _names(columns)
+    if by is None and _is_one_table(tables, {*named, *_names(inputs), *(() if time is None else (time,))}):
         raise ValueError(
             f"tables: this is one long table, of the columns {listed(tables)}. Say which of them tells its series "
             "apart, by='shop', say."
@@ -268,6 +271,18 @@ def panel(
         rows = {u: np.stack([_padded(s[u], lengths.max(), s[u][-1]) for s in each]) for u in first.inputs}
     times = tuple(series.times for series in found.values())
     return Panel(y, rows, lengths, tuple(found), first.columns, None if any(t is None for t in times) else times)
+
+
+def _is_one_table(tables: Any, wanted: set[Any]) -> bool:
+    """Whether this is a dict of plain columns, of which all the names that are wanted name some.
+
+    A number names a column of an array, and may name a series as well.
+    """
+    if not isinstance(tables, Mapping) or not wanted or not wanted <= set(tables) or any(map(str.isdigit, wanted)):
+        return False
+    return all(
+        isinstance(part, list | tuple | np.ndarray | jax.Array) and np.ndim(part) == 1 for part in tables.values()
+    )
 
 
 def _is_one_row(part: Any) -> bool:

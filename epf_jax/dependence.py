@@ -171,7 +171,7 @@ def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
         return any(inputs[: sum(eqn.params["const_lengths"])])
     inside = _inside(eqn, inputs)
     if not inside:
-        within = (_has_step(program, _all(program.invars), _all(program.outvars)) for program in _programs(eqn))
+        within = (_has_step(program, _all(program.invars), _all(program.outvars)) for program in programs_in(eqn))
         return not all(_is_real(v) for v in eqn.outvars) or any(within)
     if _is_choice(eqn, inputs, inside):
         return True
@@ -183,7 +183,7 @@ def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
     )
 
 
-def _programs(eqn: Any) -> list[Jaxpr]:
+def programs_in(eqn: Any) -> list[Jaxpr]:
     """The programs among an operation's parameters: how a scatter adds, say."""
     values = [value for given in eqn.params.values() for value in (given if isinstance(given, tuple) else (given,))]
     return [inner for inner in (getattr(value, "jaxpr", value) for value in values) if hasattr(inner, "eqns")]

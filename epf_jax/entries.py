@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr
 
+from epf_jax.dependence import programs_in
+
 # What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "lt": operator.lt,
     "add": operator.add,
-    "select_n": lambda which, no, yes: yes if which else no,
+    "select_n": lambda which, *cases: cases[int(which)],
 }
+_IN_TURNS = ("scan", "while")  # loops: what goes in is known of the first turn alone
 
 
 class Missed(NamedTuple):
@@ -28,8 +31,10 @@ class Missed(NamedTuple):
 def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed | None:
     """The first entry that a traced program asks for outside of an array, by an index that is written down.
 
+    What is cut out in longer pieces is not looked at: `jax.lax.dynamic_slice` is meant to end with the array.
+
     Args:
-        program: the traced program. (Indices inside of an array are slices in it, and not looked at.)
+        program: the traced program.
         known: values of its inputs, where they are written down.
     """
     values = dict(known or {})
@@ -39,9 +44,9 @@ def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed 
         if eqn.primitive.name == "dynamic_slice":
             found = _outside(eqn.invars[0].aval.shape, given[1:], eqn.params["slice_sizes"])
         else:
-            inner: Any = getattr(eqn.params.get("jaxpr"), "jaxpr", None)
-            called = inner is not None and len(inner.invars) == len(given)
-            found = missed_entry(inner, dict(zip(inner.invars, given, strict=True))) if called else None
+            found = next(
+                filter(None, (missed_entry(inner, _known(eqn, inner, given)) for inner in programs_in(eqn))), None
+            )
         if found is not None:
             return found
         if eqn.primitive.name in _ARITHMETIC and all(value is not None for value in given):
@@ -49,8 +54,14 @@ def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed 
     return None
 
 
+def _known(eqn: Any, inner: Jaxpr, given: list[Any]) -> dict[Any, Any]:
+    """Which inputs of a program within an operation are written down: those of one that is called."""
+    called = eqn.primitive.name not in _IN_TURNS and len(inner.invars) == len(given)
+    return dict(zip(inner.invars, given, strict=True)) if called else {}
+
+
 def _outside(shape: tuple[int, ...], starts: list[Any], sizes: tuple[int, ...]) -> Missed | None:
     for length, start, size in zip(shape, starts, sizes, strict=True):
-        if start is not None and not 0 <= start <= length - size:
+        if size == 1 and start is not None and not 0 <= start < length:
             return Missed(int(start) if start >= 0 else int(start) - length, length, shape)
     return None

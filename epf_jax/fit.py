@@ -11,6 +11,7 @@ grows no faster than the series, and no path's derivative can explode. Gradients
 shortened before the optimizer sees them.
 """
 
+import contextlib
 import itertools
 import math
 import warnings
@@ -25,6 +26,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
+from epf_jax.calls import Watched
 from epf_jax.checks import (
     brief,
     check_key,
@@ -134,11 +136,11 @@ def fit(
     to_hyper, z = _coordinates(hyper, support)
 
     def build(z):
+        built = lambda given: filter_of(returned("model_of", check_is_model, model_of(given)))  # noqa: E731
         try:
-            model = returned("model_of", check_is_model, model_of(to_hyper(z)))
-            return returned("filter_of", check_filter, filter_of(model))
+            return returned("filter_of", check_filter, built(to_hyper(z)))
         except (KeyError, ValueError) as error:
-            _check_names(hyper, error)
+            _check_names(hyper, built, error)
             raise
 
     y, inputs = with_own_inputs(y, inputs)
@@ -153,13 +155,14 @@ def fit(
 
     key_steps, key_final = jax.random.split(key)
     ascent = _ascend(loss, z, optimizer, key_steps, batch)
-    trace, log_evidence, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
-    _warn_of_still(trace)
+    steps, num_lost, stopped = _until_flat(ascent, num_steps, patience, progress)
+    _warn_of_idle([step.felt for step in steps])
+    trace = [step.z for step in steps]
     last = trace[-min(patience, max(len(trace) // 2, 1)) :]
     estimate = jax.tree.map(lambda *rows: jnp.mean(jnp.stack(rows), axis=0), *last)
     return Fit(
         hyper=to_hyper(estimate),
-        log_evidence=np.array(log_evidence),
+        log_evidence=np.array([step.log_evidence for step in steps]),
         trace=jax.tree.map(lambda *rows: np.stack(rows), *map(to_hyper, trace)),
         stopped_early=stopped,
         num_lost=num_lost,
@@ -167,35 +170,45 @@ def fit(
     )
 
 
-def _check_names(hyper: Any, error: Exception) -> None:
+def _check_names(hyper: Any, built: Callable, error: Exception) -> None:
     """Refuse a name that hyper was asked for and does not have."""
-    cause = error if isinstance(error, KeyError) else error.__cause__
-    if isinstance(cause, KeyError) and isinstance(hyper, Mapping) and cause.args[0] not in hyper:
+    asked: list[Any] = []
+    if isinstance(hyper, Mapping):
+        with contextlib.suppress(KeyError, ValueError):  # it fails again: only what it asked for is wanted
+            built(Watched(hyper, asked))
+    if asked:
         raise ValueError(
-            f"model_of: something in it was asked for {cause.args[0]!r}, and hyper has {listed(hyper)}. Write the name "
-            "in both places alike."
+            f"model_of: it asked hyper for {asked[0]!r}, and hyper has {listed(hyper)}. Write the name in both places "
+            "alike."
         ) from error
 
 
-def _warn_of_still(trace: list[Any]) -> None:
-    """Tell of hyper-parameters that no step has moved: their gradient is zero."""
-    if len(trace) < 2:
-        return
-    rows = jax.tree.map(lambda *leaves: np.stack(leaves), *trace)
-    still = [name for name, leaf in named_leaves(rows, "hyper") if not np.ptp(leaf, axis=0).any()]
-    if still:
+def _warn_of_idle(felt: list[Any]) -> None:
+    """Tell of hyper-parameters that the log-evidence has not felt at any step: all of their gradients were zero."""
+    at_any = jax.tree.map(lambda *leaves: np.any(np.stack(leaves)), *felt)
+    idle = [name for name, at_all in named_leaves(at_any, "hyper") if not at_all]
+    if idle:
         warnings.warn(
-            f"{', '.join(still)} of hyper never moved: the log-evidence does not depend on it. Does the model that "
-            "model_of(hyper) builds read it?",
+            f"{', '.join(idle)} of hyper changes nothing: the gradient of the log-evidence was zero at every step. "
+            "Does the model that model_of(hyper) builds read it?",
             RuntimeWarning,
             stacklevel=frames_to_user(),
         )
 
 
+class _Step(NamedTuple):
+    """A step of the ascent: coordinates, log-evidence, where its gradient is not zero, and whether it is finite."""
+
+    z: Any
+    log_evidence: float
+    felt: Any
+    finite: bool
+
+
 def _ascend(
     loss: Callable, z: Any, optimizer: optax.GradientTransformation, key: PRNGKeyArray, batch: int
-) -> Iterator[tuple[Any, float, bool]]:
-    """Coordinates, log-evidence and whether its gradient was finite, step after step without end."""
+) -> Iterator[_Step]:
+    """Step after step without end."""
     optimizer = optax.chain(_shorten_outliers(), optimizer)
 
     @jax.jit
@@ -205,13 +218,13 @@ def _ascend(
         updates, after = optimizer.update(gradient, carried, z)
         stepped = (optax.apply_updates(z, updates), after)
         z, carried = jax.tree.map(lambda new, old: jnp.where(finite, new, old), stepped, (z, carried))
-        return z, carried, -value, finite
+        return z, carried, -value, jax.tree.map(lambda leaf: leaf != 0, gradient), finite
 
     carried = optimizer.init(z)
     for i in itertools.count():
         before = z
-        z, carried, log_evidence, finite = update(z, carried, jax.random.fold_in(key, i))
-        yield before, float(log_evidence), bool(finite)
+        z, carried, log_evidence, felt, finite = update(z, carried, jax.random.fold_in(key, i))
+        yield _Step(before, float(log_evidence), jax.device_get(felt), bool(finite))
 
 
 def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.GradientTransformation:
@@ -236,19 +249,18 @@ def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.Gradient
 
 
 def _until_flat(
-    ascent: Iterator[tuple[Any, float, bool]], num_steps: int, patience: int, progress: bool
-) -> tuple[list[Any], list[float], int, bool]:
-    """Steps taken until the log-evidence has stopped rising, or all are spent."""
-    trace: list[Any] = []
-    values: list[float] = []
+    ascent: Iterator[_Step], num_steps: int, patience: int, progress: bool
+) -> tuple[list[_Step], int, bool]:
+    """Steps taken until the log-evidence has stopped rising, or all are spent; those that were lost are counted."""
+    steps: list[_Step] = []
     num_lost = lost_in_a_row = 0
     with tqdm(total=num_steps, unit="step", desc="compiling", disable=not progress) as bar:
-        for i, (z, log_evidence, finite) in enumerate(itertools.islice(ascent, num_steps)):
+        for i, step in enumerate(itertools.islice(ascent, num_steps)):
             bar.update()
             bar.set_description("fitting", refresh=False)
-            bar.set_postfix(log_evidence=f"{log_evidence:.2f}")
-            lost_in_a_row = 0 if finite else lost_in_a_row + 1
-            num_lost += not finite
+            bar.set_postfix(log_evidence=f"{step.log_evidence:.2f}")
+            lost_in_a_row = 0 if step.finite else lost_in_a_row + 1
+            num_lost += not step.finite
             if lost_in_a_row == min(_MOST_LOST, num_steps):
                 raise ValueError(
                     f"The log-evidence, or its gradient, was not finite at {lost_in_a_row} steps in a row (from step "
@@ -256,12 +268,11 @@ def _until_flat(
                     "`support`), steps that are too long (`optimizer=optax.adam(0.01)`), or observations that the "
                     "model rules out there."
                 )
-            if finite:
-                trace.append(z)
-                values.append(log_evidence)
-            if _is_flat(values, patience):
-                return trace, values, num_lost, True
-    return trace, values, num_lost, False
+            if step.finite:
+                steps.append(step)
+            if _is_flat([step.log_evidence for step in steps], patience):
+                return steps, num_lost, True
+    return steps, num_lost, False
 
 
 def _is_flat(values: list[float], patience: int) -> bool:

@@ -121,7 +121,7 @@ def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
 
 
 def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call: str) -> StateSpaceModel:
-    """The model whose particles the state holds, or an error: of many runs, or of another theta than the model's."""
+    """The model whose particles the state holds, or an error: of many runs, or of another model's theta or x."""
     model = filter_.model if isinstance(filter_, Filter) else filter_
     if not isinstance(model, StateSpaceModel):
         raise TypeError(

@@ -25,6 +25,7 @@ from epf_jax.series import (
     observations,
     rows_per_series,
     warn_if_missing,
+    warn_of_no_estimate,
     with_own_inputs,
     y_shape,
 )
@@ -84,6 +85,7 @@ def replicate(
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
     check_lengths(y)
+    shortest = int(min(y.lengths)) if isinstance(y, Panel) else None
     inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
     y, inputs = with_own_inputs(y, inputs, many=True)
     y = observations(y, example.model)
@@ -99,6 +101,7 @@ def replicate(
         )
     num_steps = y.shape[1] if per_series else y.shape[0]
     check_room(example, num_steps)
+    warn_of_no_estimate(example, num_steps if shortest is None else shortest)
     rows = (
         rows_per_series(inputs, num, num_steps)
         if inputs_per_series

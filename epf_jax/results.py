@@ -36,7 +36,9 @@ class Summary(NamedTuple):
     def __getitem__(self, place: Any) -> Any:
         """A part by its place, as of any tuple; a parameter's name is asked of a part."""
         if isinstance(place, str):
-            raise TypeError(f"It is a summary with a mean, an sd and quantiles, each by name: .mean[{place!r}].")
+            part = place if place in self._fields else "mean"
+            entry = f"[{place!r}]" if isinstance(self.mean, dict) and place not in self._fields else ""
+            raise TypeError(f"It is a summary with a mean, an sd and quantiles, each by its name: .{part}{entry}, say.")
         return tuple.__getitem__(self, place)
 
 

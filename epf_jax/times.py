@@ -15,6 +15,10 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 RowName = Callable[[int], str]
 
 
+class EarlyError(ValueError):
+    """A first stamp that does not come after the start."""
+
+
 def time_steps(
     stamps: Any, name: str, row: RowName, unit: str | None, start: Any, alone: float | None = None
 ) -> np.ndarray:
@@ -51,6 +55,25 @@ def time_steps(
     if start is None and len(steps) == 0 and alone is not None:
         return np.array([alone])
     return np.concatenate([[_first_step(next(iter(stamps)), steps, name, scale, start)], steps])
+
+
+def usual_step(steps: np.ndarray) -> Any:
+    """The usual one of some time steps: their upper median, which is one of them."""
+    return np.sort(steps)[len(steps) // 2]
+
+
+def rounded_to(since: np.ndarray, eps: float) -> np.ndarray:
+    """Times since a stamp; those of dates in whole units of which one is as much as they may be off by, and no more.
+
+    A third of a day in single precision is eight hours and some hundred microseconds: in milliseconds, eight hours.
+    """
+    if since.dtype.kind != "m":
+        return since
+    found = since.astype("timedelta64[ns]")
+    off = np.max(np.abs(found.astype(np.int64))) * eps  # in nanoseconds
+    units = [int(_NANOSECONDS * unit) for unit in (UNITS["hours"], UNITS["minutes"], UNITS["seconds"], 1e-3, 1e-6)]
+    unit = next((unit for unit in units[::-1] if unit >= off), units[0]) if off >= 1 else 1
+    return ((found.astype(np.int64) + unit // 2) // unit * unit).astype("timedelta64[ns]")
 
 
 def axis_of(stamps: Any) -> np.ndarray:
@@ -92,7 +115,7 @@ def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: A
     if kind != _value(start)[1]:
         raise ValueError(f"start: expected a stamp like those in column {name!r}, got {brief(start)}.")
     if not first > at:
-        raise ValueError(f"start: expected a time before the first stamp in column {name!r}, got {brief(start)}.")
+        raise EarlyError(f"start: expected a time before the first stamp in column {name!r}, got {brief(start)}.")
     return float((first - at) / scale)
 
 

@@ -373,6 +373,8 @@ def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
         (lambda x: x[-3], r".* for entry -3 of"),
         (lambda x: jax.jit(lambda x: x[7])(x), r".* for entry 7 of"),
         (lambda x: jnp.eye(2)[1, 4] * x[0], r"of shape \(2, 2\) for entry 4 of"),
+        (lambda x: jax.lax.cond(x[0] > 0, lambda: x[5], lambda: x[0]), r".* for entry 5 of"),
+        (lambda x: jax.checkpoint(lambda x: x[6])(x), r".* for entry 6 of"),
     ],
 )
 def test_an_entry_that_an_array_does_not_have_is_refused(index, told):
@@ -380,8 +382,19 @@ def test_an_entry_that_an_array_does_not_have_is_refused(index, told):
         epf.bootstrap_filter(vector_state(lambda theta, x, u: dist.Normal(index(x), 0.5)), 8)
 
 
+def turned(x):
+    """The entry before, in turns of a loop whose first has none."""
+    turn = lambda carried, _: ((carried[0] + 1, jnp.where(carried[0] >= 1, x[carried[0] - 1], carried[1])), None)  # noqa: E731
+    return jax.lax.scan(turn, (jnp.int32(0), 0.0), None, length=2)[0][1]
+
+
 def test_entries_that_an_array_has_are_left_alone():
-    for index in (lambda x: x[1], lambda x: x[-2], lambda x: x[-1:][0], lambda x: jnp.eye(2)[-1, 0] + x[0]):
+    for index in (
+        *(lambda x: x[1], lambda x: x[-2], lambda x: x[-1:][0], lambda x: jnp.eye(2)[-1, 0] + x[0]),
+        lambda x: jax.lax.select_n(jnp.int32(1), 0.1, 0.2, 0.3) + x[0],
+        lambda x: jnp.sum(jax.lax.dynamic_slice_in_dim(x, 1, 2)),  # which is meant to end with x
+        turned,
+    ):
         epf.bootstrap_filter(vector_state(lambda theta, x, u, index=index: dist.Normal(index(x), 0.5)), 8)
 
 
@@ -896,7 +909,7 @@ def test_a_support_that_is_not_known_beforehand_refuses_nothing(observation):
     (r"^y: .* Of states and observations, x, y = epf\.simulate", lambda: epf.run(KEY, filter_(), (Y, Y[:2]))),
     (r"^state: .*The arguments are those of step\(key, state, y, u\)", lambda: filter_().step(KEY, Y, 0.1)),
     (
-        r"with a mean, an sd and quantiles, each by name: \.mean\['phi'\]",
+        r"with a mean, an sd and quantiles, each by its name: \.mean\['phi'\], say",
         lambda: epf.run(KEY, filter_(), Y).theta["phi"],
     ),
     (

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import warnings
 from types import SimpleNamespace
 
 import jax
@@ -18,7 +19,7 @@ import epf_jax as epf
 from epf_jax.commands import app, outputs
 from epf_jax.commands.ahead import steps_ahead
 from epf_jax.commands.compare import default_methods, disagreements, scores
-from epf_jax.commands.look import comparison
+from epf_jax.commands.look import comparison, findings, told_of
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.commands.shared import tell
 from epf_jax.commands.targets import target_of
@@ -225,11 +226,16 @@ def test_fit_forecasts_what_epf_forecast_would(fitted, expected):
 
 
 def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
+    days = ["2024-01-01", "2024-01-11", "2024-01-12", "2024-01-13"]
+    uneven = epf.from_table({"day": days, "y": Y[:4]}, time="day", unit="days", start="2023-01-01")
+    np.testing.assert_array_equal(steps_ahead(2, None, uneven, "day", "days", ()).inputs["dt"], [1.0, 1.0])
+    np.testing.assert_array_equal(uneven.stamps_ahead(1), np.array(["2024-01-14"], "datetime64[ns]"))
     series = epf.from_table({"day": ["2024-01-01", "2024-01-03", "2024-01-04"], "y": Y[:3]}, time="day", unit="days")
     of_days = (series, "day", "days", ())
     assert steps_ahead(None, None, *of_days) is None
     assert steps_ahead(4, None, epf.from_table({"y": Y}), None, None, ()) == (4, None)
     np.testing.assert_array_equal(steps_ahead(2, None, *of_days).inputs["dt"], [2.0, 2.0])  # of 2, 2 and 1
+    (tmp_path / "zone.csv").write_text("day,rain\n2024-01-07T00:00:00+00:00,0.5\n")
     (tmp_path / "next.csv").write_text("day,rain\n2024-01-07,0.5\n2024-01-08,0\n")
     steps = steps_ahead(None, tmp_path / "next.csv", series, "day", "days", ("rain",))
     np.testing.assert_array_equal(steps.inputs["dt"], [3.0, 1.0])  # from the data's last day
@@ -243,6 +249,7 @@ def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
             ("rain",),
             "wide.csv: its first stamp in column 'day' is to come after .* 2024-01-04",
         ),
+        (None, tmp_path / "zone.csv", ("rain",), "zone.csv: start: expected a stamp like those in column 'day'"),
         (None, tmp_path / "next.csv", ("sun",), "next.csv: inputs: the table has no column 'sun'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -400,10 +407,22 @@ def test_evidences_are_less_that_of_exact_likelihoods_where_there_are_some():
 
 
 def test_advice_of_python_is_told_as_options(capsys):
-    tell(["sparse: try epf.laplace(model).", "short."])
-    assert "--method NAME and numbers of particles --particles N" in " ".join(capsys.readouterr().out.split())
-    tell(["short."])
-    assert "--method" not in capsys.readouterr().out
+    warned, how = ["sparse: try epf.laplace(model).", "short."], "filters are --method NAME here."
+    assert tell(warned, how) == [*warned, how]
+    assert how in capsys.readouterr().out
+    assert tell(["short."], how) == ["short."]
+    assert how not in capsys.readouterr().out
+
+
+def test_what_a_run_or_a_forecast_warns_of_is_among_the_findings():
+    filter_ = epf.online_em(epf.models.ar1(), 8, wait=5)
+    with pytest.warns(RuntimeWarning, match="gathers 5 observations"):
+        results = epf.run(jax.random.key(0), filter_, Y[:3])
+    assert "gathers 5 observations" in findings(filter_, results)[0]
+    told = []
+    with told_of(told):
+        warnings.warn("lost", RuntimeWarning, stacklevel=1)
+    assert told == ["lost"]
 
 
 @pytest.mark.slow

@@ -255,7 +255,7 @@ def test_a_table_of_steps_to_come_needs_no_observations():
     found = epf.forecast(KEY, filter_, results.final, 3, inputs=ahead)
     expected = epf.forecast(KEY, filter_, results.final, 3, inputs={"dt": [1.0, 2.0, 1.0]})
     np.testing.assert_array_equal(found.y.mean, expected.y.mean)
-    with pytest.raises(ValueError, match=r"^start: this table is of steps to come, .* start=series\.times\[-1\]"):
+    with pytest.raises(ValueError, match=r"^start: nothing is observed in this table.* start=series\.times\[-1\], or"):
         epf.from_table({"day": [1, 3, 4]}, time="day")
     with pytest.raises(ValueError, match=r"^inputs: <Series of 4 observations of y> has none. Name their columns"):
         epf.forecast(KEY, filter_, results.final, 4, inputs=epf.from_table({"y": Y[:4]}))
@@ -322,6 +322,19 @@ def test_a_long_table_is_a_panel_by_a_column():
 def test_wrong_panels_and_tables_are_refused(kind, message, call):
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("tables", "columns"),
+    [
+        ({"a": pd.DataFrame({"a": Y}), "b": pd.DataFrame({"a": Y})}, "a"),
+        ({"0": np.ones((3, 2)), "1": np.ones((3, 2))}, "0"),
+        ({"0": Y, "1": Y}, "0"),
+        ([pd.DataFrame({"t": Y, "y": Y})] * 2, pd.Index(["y"])),
+    ],
+)
+def test_series_called_like_columns_are_series(tables, columns):
+    assert epf.panel(tables, columns=columns).y.shape[0] == 2
 
 
 def test_lists_of_unequal_series_are_told_of_panels():
@@ -394,6 +407,11 @@ def test_a_pandas_index_may_be_the_time_and_truth_values_are_numbers():
     np.testing.assert_array_equal(same.inputs["dt"], series.inputs["dt"])
     long = table.assign(place=["a", "a", "a"])
     assert epf.panel(long, "y", by="place", time="day", unit="days").names == ("a",)
+    hours = epf.from_table(
+        {"t": pd.date_range("2024-01-01", periods=9, freq="h"), "y": np.ones(9)}, "y", time="t", unit="days"
+    )
+    in_single = np.full(3, 1 / 24, np.float32)  # of a day, which is an hour and a tenth of a millisecond
+    np.testing.assert_array_equal(hours.stamps_ahead(3, dt=in_single), hours.stamps_ahead(3))
     with pytest.raises(ValueError, match=r"^dt: expected a time step for each of 3 steps, got 2"):
         series.stamps_ahead(3, dt=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"^series: expected one with the time stamps of two observations"):

@@ -84,12 +84,15 @@ def test_a_posterior_that_goes_on_beyond_its_axis_is_told_of():
         exact.known_path(model, x, {"phi": np.linspace(-1.0, 0.6, 41)})
 
 
-def test_an_axis_that_ends_with_the_prior_is_no_news():
+def test_an_axis_that_ends_with_the_prior_or_beside_its_end_is_no_news():
     model = dataclasses.replace(epf.models.ar1(), prior={"phi": dist.Uniform(-0.9, 0.6)})
     x = np.asarray(epf.simulate(jax.random.key(1), model, {"phi": 0.55}, 40)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exact.known_path(model, x, {"phi": np.linspace(-0.9, 0.6, 41)})
+        exact.known_path(
+            model, x, {"phi": np.linspace(-0.899, 0.599, 2001)}
+        )  # of which a step is less than what is left
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """epf.fit: hyper-parameters by gradient ascent of the log-evidence."""
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -118,7 +119,7 @@ WRONG = [
     (TypeError, r"^optimizer: expected one of optax's", {"optimizer": optax.adam}),
     (
         ValueError,
-        r"^model_of: .*asked for 'nose', and hyper has noise",
+        r"^model_of: it asked hyper for 'nose', and hyper has noise",
         {"model_of": lambda hyper: walk(renamed(hyper))},
     ),
     (ValueError, r"^num_particles: expected a positive whole number", {"num_particles": 0}),
@@ -134,8 +135,39 @@ WRONG = [
 
 
 def test_a_hyper_parameter_that_nothing_reads_is_told_of():
-    with pytest.warns(RuntimeWarning, match=r"^idle of hyper never moved"):
+    with pytest.warns(RuntimeWarning, match=r"^idle of hyper changes nothing"):
         epf.fit(walk, START | {"idle": 1.0}, series(), num_particles=10, num_steps=4, support=POSITIVE)
+
+
+def test_a_hyper_parameter_that_is_held_is_not_said_to_change_nothing():
+    def model_of(hyper):
+        return dataclasses.replace(walk(hyper), observation=lambda theta, x, u: dist.Normal(x, hyper["sensor"]))
+
+    labels, start = {"noise": "go", "sensor": "stop"}, START | {"sensor": 0.5}
+    optimizer = optax.multi_transform({"go": optax.adam(0.05), "stop": optax.set_to_zero()}, labels)
+    found = epf.fit(model_of, start, series(), optimizer=optimizer, num_particles=10, num_steps=4, support=POSITIVE)
+    assert found.hyper["sensor"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda hyper: walk({"noise": {}["scale"]}), r"^'scale'$"),
+        (lambda hyper: walk({"noise": {"a": hyper}["b"]}), r"^'b'$"),
+    ],
+)
+def test_a_name_that_something_else_was_asked_for_is_not_hypers(wrong, told):
+    with pytest.raises(KeyError, match=told):
+        epf.fit(wrong, START, series(), num_particles=10, num_steps=2)
+
+
+def test_a_parameter_that_theta_was_asked_for_is_thetas():
+    def model_of(hyper):
+        transition = lambda theta, x, u: dist.Normal(theta["phii"] * x, hyper["noise"])  # noqa: E731
+        return dataclasses.replace(walk(hyper), prior={"phi": dist.Normal(0.0, 0.5)}, transition=transition)
+
+    with pytest.raises(ValueError, match=r"^transition: it asked theta for 'phii', and the prior has 'phi'"):
+        epf.fit(model_of, START, series(), num_particles=10, num_steps=2)
 
 
 @pytest.mark.parametrize(("error", "message", "changes"), WRONG, ids=lambda value: None)

@@ -122,7 +122,10 @@ def test_a_series_too_short_for_an_estimate_is_told_of():
     filter_ = epf.online_em(epf.models.ar1(), 8, wait=5)
     with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
         short = epf.run(KEY, filter_, jnp.ones(3), levels=())
-    epf.run(KEY, filter_, jnp.ones(3), state=short.final, levels=())  # warnings are errors here: now there are six
+    # Warnings are errors here: now there are five, as many as it gathers.
+    epf.run(KEY, filter_, jnp.ones(2), state=short.final, levels=())
+    with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
+        epf.replicate(jax.random.split(KEY, 2), filter_, jnp.ones(3), levels=())
 
 
 def test_wrong_arguments_are_refused_by_name():

@@ -15,6 +15,7 @@ from epf_jax.naming import LEVELS
 from epf_jax.page import Table
 from epf_jax.results import Results
 from epf_jax.tables import read_csv
+from epf_jax.times import EarlyError, usual_step
 
 _FORECASTING = 11  # folded into the key: not one of those that a run splits off
 _MOST_ROWS = 12  # of the table on a screen and a page
@@ -49,8 +50,8 @@ def steps_ahead(
         )
     if series.inputs is None:
         return Steps(num, None)
-    usual = np.sort(series.inputs[STEP])[len(series.y) // 2]
-    return Steps(num, {STEP: np.full(num, usual)})
+    steps = series.inputs[STEP]
+    return Steps(num, {STEP: np.full(num, usual_step(steps[1:] if len(steps) > 1 else steps))})  # the first is assumed
 
 
 def _steps_in(
@@ -62,9 +63,12 @@ def _steps_in(
     start = None if series.times is None else series.times[-1]
     try:
         known = series_of(table, (), time, unit, start, inputs, row, ahead=True)
+    except EarlyError as error:
+        raise ValueError(
+            f"{future}: its first stamp in column {time!r} is to come after the last of the data, {start}."
+        ) from error
     except ValueError as error:
-        early = f"its first stamp in column {time!r} is to come after the last of the data, {start}."
-        raise ValueError(f"{future}: {early if str(error).startswith('start:') else error}") from error
+        raise ValueError(f"{future}: {error}") from error
     return Steps(len(known.y), known.inputs)
 
 

@@ -48,6 +48,10 @@ from epf_jax.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
 _BASELINES = ("liu-west", "sir")  # known to be off, and shown for it
+_ADVICE = (
+    "Of this advice, filters are names of --methods and numbers of particles --particles N here; any other part is "
+    "given to a filter in Python."
+)
 _APART = 0.5  # of a posterior standard deviation: methods that are right differ by less
 
 
@@ -93,9 +97,9 @@ def compare_command(
         tables = [scores(found, series, seconds, refused), side_by_side(found)]
         for table in tables:
             show(table)
-        warned = [f"{name}: {sentence}" for name in found for sentence in look.findings(found[name])]
+        warned = [f"{name}: {sentence}" for name in found for sentence in look.findings(filters[name], found[name])]
         warned += disagreements(found)
-        tell(warned)
+        warned = tell(warned, _ADVICE)
         outputs.write_parquet(output / "compare.parquet", _stacked(found, series))
         facts = [f"{len(series.y)} observations of {', '.join(series.columns)} in {data}; seed {seed}."]
         facts += [f"{name}: {repr(filter_).strip('<>')}." for name, filter_ in filters.items()]

@@ -3,7 +3,6 @@
 import pathlib
 import sys
 import time as clock
-import warnings
 from functools import partial
 from typing import Annotated, Any
 
@@ -45,10 +44,13 @@ from epf_jax.filters import Filter
 from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
-from epf_jax.series import why_no_estimate
 from epf_jax.smoothing import Smoothed
 from epf_jax.tables import count_of
 
+_ADVICE = (
+    "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "
+    "a filter in the model's file, which MODEL may name."
+)
 _SMOOTHING = 10  # folded into the key: not one of those that a run splits off
 
 
@@ -99,15 +101,16 @@ def fit_command(
             task = bar.add_task("filtering", total=len(series.y))
             results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
         seconds = clock.perf_counter() - began
-        warned = [*filter(None, [why_no_estimate(filter_, len(series.y))]), *look.findings(results)]
+        warned = look.findings(filter_, results)
         if results.diagnostics is None:
             note("with --checkpoint the predictive check and the particles' descent are not recorded, nor looked at.")
         smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
-        ahead = None if steps is None else ahead_of(filter_, results, steps, seed)
+        with look.told_of(warned):
+            ahead = None if steps is None else ahead_of(filter_, results, steps, seed)
         tables = [posterior(results), run_facts(results), *([] if ahead is None else [predictions(ahead, series)])]
         for table in tables:
             show(table)
-        tell(warned)
+        warned = tell(warned, _ADVICE)
         found = outputs.columns_over_time(results, series, smoothed)
         outputs.write_parquet(output / "fit.parquet", found)
         outputs.write_netcdf(output / "fit.nc", found)
@@ -122,12 +125,8 @@ def fit_command(
 def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, warned: list[str]) -> Smoothed:
     """The smoothed states; what was told of them joins the other warnings."""
     key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
-        bar = sys.stderr.isatty()
-        found = smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=bar)
-    warned += [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
-    return found
+    with look.told_of(warned):
+        return smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=sys.stderr.isatty())
 
 
 def posterior(results: Results) -> Table:

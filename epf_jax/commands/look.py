@@ -4,8 +4,9 @@ A figure that `plots` gains is one more `Figure` in `figures` or `comparison`; a
 in `findings`.
 """
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from epf_jax.commands.methods import EXACT_INSIDE
 from epf_jax.data import Series
+from epf_jax.filters import Filter
 from epf_jax.forecast import Forecast
 from epf_jax.naming import scalars
 from epf_jax.page import Figure
 from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown
 from epf_jax.results import Results
+from epf_jax.series import warn_of_no_estimate
 from epf_jax.smoothing import Smoothed
 from epf_jax.trouble import warn_of_trouble
 
@@ -77,7 +80,7 @@ def comparison(found: Mapping[str, Results], series: Series) -> list[Figure]:
     reference = _reference(found)
     evidence = f"Log-evidence of each method less that of {reference}, over time: one that predicts better rises."
     if reference == EXACT_INSIDE:
-        evidence += " Its likelihoods are exact, and what departs from it is off."
+        evidence += " Its likelihoods are exact, and what departs from it by more than chance is off."
     pictures = [Figure("compare-evidence", evidence, lambda: _evidence(found, series))]
     names = list(dict.fromkeys(name for results in found.values() for name in scalars(results.theta.mean, 1)))
     if names:
@@ -86,13 +89,22 @@ def comparison(found: Mapping[str, Results], series: Series) -> list[Figure]:
     return pictures
 
 
-def findings(results: Results) -> list[str]:
-    """What went wrong in a run, in sentences."""
+@contextlib.contextmanager
+def told_of(sentences: list[str]) -> Iterator[None]:
+    """Adds what is warned of meanwhile to these sentences."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", RuntimeWarning)
+        yield
+    sentences += [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+def findings(filter_: Filter, results: Results) -> list[str]:
+    """What went wrong in a run, in sentences."""
+    found: list[str] = []
+    with told_of(found):
+        warn_of_no_estimate(filter_, 0, results.final.t)
         warn_of_trouble(results)
-    told = [str(warning.message) for warning in caught]
-    return told + [f"{f.message} Try: {f.advice}" for f in results.diagnose() if f.kind not in _WARNED_OF]
+    return found + [f"{f.message} Try: {f.advice}" for f in results.diagnose() if f.kind not in _WARNED_OF]
 
 
 def _thetas(found: Mapping[str, Results], series: Series, names: list[str]) -> Any:

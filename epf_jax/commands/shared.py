@@ -128,18 +128,14 @@ def show(table: Table) -> None:
         console.print(table.note, style="dim", highlight=False)
 
 
-_ADVICE = (
-    "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "
-    "a filter in the model's file, which MODEL may name."
-)
-
-
-def tell(warned: list[str]) -> None:
-    """Print what was found wrong, and how its advice is followed here."""
+def tell(warned: list[str], how: str) -> list[str]:
+    """Print what was found wrong, and how its advice, which speaks Python, is followed by options; both, for a page."""
     for sentence in warned:
         console.print(f"Warning: {sentence}", style="yellow", highlight=False)
-    if any("epf." in sentence for sentence in warned):
-        console.print(_ADVICE, style="dim")
+    if not any("epf." in sentence for sentence in warned):
+        return warned
+    console.print(how, style="dim", highlight=False)
+    return [*warned, how]
 
 
 def written(value: Any) -> str:

@@ -22,6 +22,7 @@ from epf_jax.naming import named_leaves
 from epf_jax.parameters import Theta, is_distribution
 
 _AT_ITS_END = 0.05  # of its highest, a density at the end of a grid that holds too little of it
+_BEYOND = 0.01  # of a posterior, that a grid may leave out without a word
 Axes = Any
 """A pytree with the prior's structure: for each (scalar) parameter, the increasing values of its grid."""
 
@@ -126,18 +127,25 @@ def posterior(
 def _warn_of_ends(model: StateSpaceModel, found: GridPosterior) -> None:
     """Tell of axes at whose ends the last posterior has not come to its own, though the prior goes on."""
     priors = jax.tree.leaves(model.prior, is_leaf=is_distribution)
-    axes, marginals = named_leaves(found.axes, "theta"), jax.tree.leaves(found.marginal())
-    for (name, axis), marginal, prior in zip(axes, marginals, priors, strict=True):
-        last = marginal[-1] / np.max(marginal[-1])
-        for end, beside in ((0, 1), (-1, -2)):
-            goes_on = bool(jnp.all(prior.support(jnp.asarray(2 * axis[end] - axis[beside]))))
-            if last[end] > _AT_ITS_END and goes_on:
+    last = found._replace(log_density=found.log_density[-1:])
+    axes, marginals = named_leaves(found.axes, "theta"), jax.tree.leaves(last.marginal())
+    for (name, axis), (marginal,), prior in zip(axes, marginals, priors, strict=True):
+        for end, room in ((0, axis[0] - _bound(prior, "lower")), (-1, _bound(prior, "upper") - axis[-1])):
+            beyond = marginal[end] * min(room, np.ptp(axis))  # of the posterior, if its density stayed as it is
+            if marginal[end] > _AT_ITS_END * np.max(marginal) and beyond > _BEYOND:
                 warnings.warn(
                     f"axes: the posterior of {name} goes on where its grid ends, at {axis[end]:.4g}: its density there "
-                    f"is {last[end]:.0%} of the highest on the grid. Give that axis values further out.",
+                    f"is {marginal[end] / np.max(marginal):.0%} of the highest on the grid. Give that axis values "
+                    "further out.",
                     RuntimeWarning,
                     stacklevel=frames_to_user(),
                 )
+
+
+def _bound(prior: Any, side: str) -> float:
+    """Where a prior's support ends, on the lower or the upper side."""
+    bound = getattr(prior.support, f"{side}_bound", None)
+    return float(np.asarray(bound)) if bound is not None else -np.inf if side == "lower" else np.inf
 
 
 def log_joint_at(

@@ -113,7 +113,10 @@ def typed_as(before: FilterState, state: FilterState) -> FilterState:
     return state
 
 
-def check_is_state(state: Any, call: str = "step(key, state, y, u) and epf.save(path, state, filter)") -> None:
+_CALLS = "step(key, state, y, u), epf.run(key, filter, y, state=state) and epf.save(path, state, filter)"
+
+
+def check_is_state(state: Any, call: str = _CALLS) -> None:
     """Refuse what is not a filter's state; `call` is what it was given to."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__

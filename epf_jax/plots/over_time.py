@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.checks import brief
+from epf_jax.checks import brief as in_brief
 from epf_jax.exact import GridPosterior
 from epf_jax.naming import component_names
 from epf_jax.plots.base import (
@@ -212,8 +212,8 @@ def draw_descent(ax: Any, t: np.ndarray, results: Results, *, brief: bool = Fals
 def _exact_series(exact: GridPosterior, levels):
     if not isinstance(exact, GridPosterior):
         raise TypeError(
-            f"exact: expected what epf.exact.kalman or epf.exact.quadrature gives, got {brief(exact)}. The value that "
-            "made the data is truth={...}."
+            f"exact: expected what epf.exact.kalman or epf.exact.quadrature gives, got {in_brief(exact)}. The value "
+            "that made the data is truth={...}."
         )
     edges = jax.tree.leaves(exact.quantiles((float(levels[0]), float(levels[-1]))))
     return [
