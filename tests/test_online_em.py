@@ -192,9 +192,9 @@ def test_a_form_that_the_exact_sums_have_not_is_told_and_moves_that_are_not_mean
         observation=lambda theta, x, u: dist.Poisson(jnp.where(x > 4.0, jnp.minimum(theta["r"], 1.0), theta["r"])),
     )
     filter_ = epf.online_em(model, 4, wait=2)
-    fine = epf.run(KEY, filter_, jnp.full(15, 3.0), levels=())
+    fine = epf.run(KEY, filter_, jnp.full(12, 3.0), levels=())
     assert list(fine.diagnose()) == []  # among them no word of a theta that is never redrawn
     with pytest.warns(RuntimeWarning) as told:
-        results = epf.run(KEY, filter_, jnp.full(25, 3.0), levels=())
+        results = epf.run(KEY, filter_, jnp.full(12, 3.0), state=fine.final, levels=())
     assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
     assert np.isnan(results.theta.mean["r"][-1])

@@ -231,7 +231,7 @@ def counted():
 def test_sweeps_come_to_the_exact_states_of_a_model_of_counts(counted):
     filter_, state, y = counted
     found = epf.smooth(KEY, filter_, state, y, num_paths=400, num_particles=20, num_sweeps=5)
-    gold = exact.states(COUNTS, y, {"phi": np.linspace(0.001, 0.999, 41)}, np.linspace(-5.0, 5.0, 101))
+    gold = exact.states(COUNTS, y, {"phi": np.linspace(0.001, 0.999, 21)}, np.linspace(-5.0, 5.0, 81))
     # standard errors with 400 paths: sd / 20 and sd / 28; theta's 2000 particles weigh by 12 observations, whose ESS is
     # hundreds, and the states hardly depend on them: five of the first suffice for both
     assert np.all(np.abs(np.asarray(found.paths).mean(axis=0) - gold.mean) <= 5 * gold.sd / 20)
