@@ -1,6 +1,5 @@
 """Checks of Python-level arguments, shared by the builders: each refuses by name, before anything is traced."""
 
-import contextlib
 import inspect
 import numbers
 import pathlib
@@ -48,7 +47,7 @@ def check_positive(name: str, value: Any, what: str) -> None:
 
 
 def check_signature(name: str, function: Any, arguments: tuple[str, ...], returns: str = "a distribution") -> None:
-    """Refuse what cannot be called with `arguments`."""
+    """Refuse what cannot be called with `arguments`, and tell of those that go by each other's names."""
     call = f"{name}({', '.join(arguments)})"
     is_distribution = hasattr(function, "log_prob") and not isinstance(function, type)
     if not callable(function) or is_distribution:  # numpyro's distributions are callable, too
@@ -57,7 +56,7 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
             f"Write it as lambda {', '.join(arguments)}: ..."
         )
     try:
-        inspect.signature(function).bind(*arguments)
+        taken = list(inspect.signature(function).bind(*arguments).arguments)
     except TypeError as error:
         raise TypeError(
             f"{name}: it will be called as {call}, but does not take those arguments ({error}). "
@@ -65,19 +64,15 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
         ) from error
     except ValueError:  # a builtin without a signature: the abstract evaluation will tell
         return
-
-
-def warn_of_order(name: str, function: Any, arguments: tuple[str, ...]) -> None:
-    """Tell of a function whose arguments are called u and x where they will be x and u."""
-    with contextlib.suppress(ValueError):  # of a builtin without a signature
-        names = list(inspect.signature(function).parameters)
-        if len(names) == 3 and names[1] == "u" and names[2].split("_")[0] == "x":
-            warnings.warn(
-                f"{name}: its arguments are called {', '.join(names)}, and it will be called as "
-                f"{name}({', '.join(arguments)}). Should x stand before u?",
-                UserWarning,
-                stacklevel=frames_to_user(),
-            )
+    # `x` where x_prev is expected is the same thing's name, and `u` there is another's.
+    given, expected = ([argument.split("_")[0] for argument in names] for names in (taken, arguments))
+    if any(stem != meant and stem in expected for stem, meant in zip(given, expected, strict=False)):
+        warnings.warn(
+            f"{name}: its arguments are called {', '.join(taken)}, and it will be called as {call}. "
+            "Is that their order?",
+            UserWarning,
+            stacklevel=frames_to_user(),
+        )
 
 
 def frames_to_user() -> int:

@@ -31,7 +31,6 @@ from epf_jax.checks import (
     is_like,
     kinds,
     numeric_array,
-    warn_of_order,
 )
 from epf_jax.data import Series, inputs_of
 from epf_jax.parameters import Parameters, Theta, evaluated, parameters
@@ -64,7 +63,6 @@ class StateSpaceModel:
     def __post_init__(self):
         for name, arguments in SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
-            warn_of_order(name, getattr(self, name), arguments)
         texts = [leaf for leaf in jax.tree.leaves(self.example_input) if isinstance(leaf, str)]
         if texts:
             raise TypeError(f"example_input: expected one row of the inputs, as numbers, got the text {texts[0]!r}.")

@@ -339,9 +339,13 @@ def test_a_model_that_fails_for_want_of_its_inputs_waits_for_them(read):
     assert isinstance(model.shapes.problem, CannotEvaluateError)
 
 
-def test_x_and_u_called_the_other_way_round_are_told_of():
-    with pytest.warns(UserWarning, match=r"^transition: .*called theta, u, x_prev.* Should x stand before u"):
+def test_arguments_called_the_other_way_round_are_told_of():
+    called = r".* called theta, u, x_prev, .* called as transition\(theta, x_prev, u\)\. Is that their order"
+    with pytest.warns(UserWarning, match=rf"^transition: {called}"):
         ar1(transition=lambda theta, u, x_prev: dist.Normal(x_prev, 1.0))
+    with pytest.warns(UserWarning, match=r"^q: .* called y, x, theta, u, .* called as q\(theta, x_prev, y, u\)"):
+        epf.guided(lambda y, x, theta, u: dist.Normal(x, 1.0))
+    epf.guided(lambda params, x, y, _: dist.Normal(x, 1.0))  # warnings are errors here
 
 
 def test_an_observation_that_the_model_all_but_rules_out_is_told_of():
@@ -623,7 +627,7 @@ def test_a_function_that_jet_cannot_expand_is_named_at_high_order_and_expanded_a
         lambda: epf.conjugate(epf.models.sinusoid()),
     ),
     (
-        r"^conjugate: the mean of the transition is not linear",
+        r"^conjugate: the mean of the transition is not linear.* epf\.extended_parameter_filter\(model, N\) takes any",
         lambda: epf.storvik_filter(epf.models.sinusoid(), 8),
     ),
     (

@@ -312,7 +312,10 @@ def _exact_statistic(model: StateSpaceModel) -> Statistic:
     try:
         return conjugate_blocks(model)
     except NotConjugateError as error:
-        raise ValueError(f"conjugate: {problem} {error}") from error
+        raise ValueError(
+            f"conjugate: {problem} {error} epf.extended_parameter_filter(model, N) takes any prior, and the statistic "
+            "that fits."
+        ) from error
 
 
 def default_statistic(model: StateSpaceModel) -> Statistic:
