@@ -4,11 +4,14 @@ The others take long, and are run by themselves: league, agreement, calibration 
 samplers on a machine that does nothing else, gradients, and reference with a folder of exact posteriors.
 """
 
+import argparse
+
 import jax
 
 from benchmarks.accuracy import ar1, evidence, many, proposals, sinusoid, star, vague
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for main in (sinusoid.main, ar1.main, evidence.main, star.main):
         main()
         jax.clear_caches()  # all programs of all tables are more than a process can hold

@@ -8,6 +8,7 @@ Ratios are compared, not times: a machine may be slow, but not slow for this lib
 the stored one by up to half before the check fails, about what two runs on a busy machine differ by.
 """
 
+import argparse
 import json
 import sys
 
@@ -68,4 +69,6 @@ def check() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(store() if "--store" in sys.argv[1:] else check())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", action="store_true")
+    sys.exit(store() if parser.parse_args().store else check())
