@@ -97,7 +97,7 @@ def test_it_stops_when_the_log_evidence_no_longer_rises():
 @pytest.mark.parametrize(("num_steps", "number"), [pytest.param(30, 10, marks=pytest.mark.slow), (4, 4)])
 def test_steps_without_a_finite_gradient_end_in_an_error_that_names_causes(num_steps, number):
     def broken(hyper):
-        return walk({"noise": hyper["noise"] + jnp.sqrt(-hyper["noise"])})
+        return walk({"noise": hyper["noise"] + jnp.sqrt(hyper["noise"] - START["noise"])})  # its slope is infinite
 
     with pytest.raises(ValueError, match=rf"not finite at {number} steps in a row \(from step 0 on\).*support"):
         epf.fit(broken, START, series(), num_particles=10, num_steps=num_steps)
