@@ -47,7 +47,16 @@ class Series(NamedTuple):
         return None if self.inputs is None else {name: values[0] for name, values in self.inputs.items()}
 
     def stamps_ahead(self, num_steps: int, dt: Any = None) -> np.ndarray:
-        """The time stamps of steps to come, by their own time steps dt, else in steps as long as the median here."""
+        """The time stamps of steps to come, by their own time steps dt, else in steps as long as the median here.
+
+        A table of these steps, in which nothing is observed, has their stamps.
+        """
+        if self.times is not None and not self.columns:
+            if len(self.times) != num_steps:
+                raise ValueError(
+                    f"series: expected that which was filtered, or one of the {num_steps} steps to come, got {self!r}."
+                )
+            return axis_of(self.times)
         if self.times is None or len(self.times) < 2:
             raise ValueError(f"series: expected one with the time stamps of two observations and more, got {self!r}.")
         before = axis_of(self.times)

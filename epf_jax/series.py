@@ -3,8 +3,7 @@
 import numbers
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,18 +13,22 @@ from jaxtyping import Array
 
 from epf_jax.checks import frames_to_user, numeric_array
 from epf_jax.data import Panel, Series, table_array
-from epf_jax.densities import can_be_partly_missing, components_of, is_discrete, support_of_each
+from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter
-from epf_jax.model import StateSpaceModel, check_finite_inputs, example_input
+from epf_jax.filters.observations import check_support, of_observation
+from epf_jax.model import StateSpaceModel, check_finite_inputs
 from epf_jax.tables import is_table
+
+_ROUNDING = 0.1  # of a typical step, that observations may be rounded by without a word
 
 
 def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
     """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
     if not isinstance(y, jax.Array):
-        y = _none_is_missing(observations(y, model))
+        given = _none_is_missing(observations(y, model))
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
-            y = numeric_array("y", y, _what_to_give(y))
+            y = numeric_array("y", given, _what_to_give(given))
+        _warn_of_rounding(given, y, ndim_batch)
     if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
@@ -56,6 +59,27 @@ def _what_to_give(y: Any) -> str:
     if isinstance(y, tuple) and len(y) == 2:
         return "Of states and observations, x, y = epf.simulate(...), give y."
     return "Give an array whose first axis is time, NaN where a value is missing."
+
+
+def _warn_of_rounding(given: Any, y: Array, axis: int) -> None:
+    """Tell of observations whose steps along the axis of time single precision does not tell apart."""
+    before = np.asarray(given) if isinstance(given, np.ndarray | list | tuple) else np.zeros(())
+    if before.dtype != np.float64 or y.dtype != jnp.float32 or before.ndim <= axis or before.shape != y.shape:
+        return
+    with np.errstate(all="ignore"):
+        lost = np.abs(before - np.asarray(y, float))
+        steps = np.abs(np.diff(before, axis=axis))
+        steps, lost = steps[np.isfinite(steps) & (steps > 0)], lost[np.isfinite(lost)]
+    if steps.size == 0 or np.max(lost) <= _ROUNDING * np.median(steps):
+        return
+    largest = float(np.nanmax(np.abs(before)))
+    warnings.warn(
+        f"y: single precision rounds these observations by up to {np.max(lost):.2g}, and from one to the next they "
+        f"change by {np.median(steps):.2g}: they are too far from zero ({largest:.8g}). Take something off all, "
+        'y - y[0] say, and off the model\'s level; or use jax.config.update("jax_enable_x64", True) at the start.',
+        RuntimeWarning,
+        stacklevel=frames_to_user(),
+    )
 
 
 def warn_if_missing(y: Array) -> None:
@@ -107,10 +131,7 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
 
     And values outside of the support: of a series these are mistakes, not news to learn from.
     """
-    expected = model.shapes.y
-    of_counts, support = (False, None) if expected is None else _what_is_observed(model)
-    if np.isfinite(y).all() and not of_counts and support is None:
-        return
+    expected, missing = model.shapes.y, np.isnan(y)
     if np.isinf(y).any():
         infinite = np.argwhere(np.isinf(y))
         raise ValueError(
@@ -118,64 +139,21 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
             f"{tuple(map(int, infinite[0]))} ({y.dtype} has no number beyond {float(jnp.finfo(y.dtype).max):.2g}). No "
             "density allows them; write NaN for a missing value."
         )
-    missing = np.isnan(y)
-    if of_counts:
-        _check_whole(y, missing)
-    if support is not None:
-        _check_inside(y, missing, support, model)
-    if expected is None or expected.shape == () or not missing.any():
+    if expected is None:
+        return
+    check_support(y, missing, model)
+    if expected.shape == () or not missing.any():
         return
     axes = tuple(range(y.ndim - len(expected.shape), y.ndim))
     partly = missing.any(axis=axes) & ~missing.all(axis=axes)
     if not partly.any():
         return
-    kind, can_be = _of_observation(model, lambda d: (type(d).__name__, can_be_partly_missing(d, expected)))
+    kind, can_be = of_observation(model, lambda d: (type(d).__name__, can_be_partly_missing(d, expected)))
     if not can_be:
         raise ValueError(
             f"y: some components are missing while others are seen (first in row {int(np.argwhere(partly)[0][-1])}), "
             f"and a {kind} observation cannot be marginalised. Use independent components "
             "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
-        )
-
-
-def _of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
-    """`look(d)` at the distribution of an observation: at its kind, since it has no numbers, and compiles nothing."""
-    found = []
-
-    def observe(z, x, u):
-        found.append(look(model.observation(model.parameters.to_theta(z), x, u)))
-
-    jax.eval_shape(observe, model.parameters.centre, model.shapes.x, example_input(model))
-    return found[0]
-
-
-@lru_cache(maxsize=256)
-def _what_is_observed(model: StateSpaceModel) -> tuple[bool, Any]:
-    """Whether it is whole numbers, and what they have to lie in."""
-    return _of_observation(model, lambda d: (is_discrete(d), support_of_each(d)))
-
-
-def _check_whole(y: np.ndarray, missing: np.ndarray) -> None:
-    """Refuse fractions where the model observes counts: a density of counts would cut them off without a word."""
-    fractions = np.argwhere(~missing & (y != np.floor(y)))
-    if len(fractions):
-        first = tuple(map(int, fractions[0]))
-        raise ValueError(
-            f"y: the model observes whole numbers, and {float(y[first]):g} at index {first} is none "
-            f"({len(fractions)} such). Round them, or take a continuous distribution."
-        )
-
-
-def _check_inside(y: np.ndarray, missing: np.ndarray, support: Any, model: StateSpaceModel) -> None:
-    """Refuse what has no density, whatever theta is."""
-    outside = np.argwhere(~missing & ~np.asarray(support(y)))
-    if len(outside):
-        first = tuple(map(int, outside[0]))
-        kind = _of_observation(model, lambda d: type(components_of(d)).__name__)
-        raise ValueError(
-            f"y: {float(y[first]):g} at index {first} lies outside of the support of the model's observations, "
-            f"{support} of {kind} ({len(outside)} such). Is it a code for a missing value (write NaN), the wrong "
-            "column, or the wrong distribution?"
         )
 
 

@@ -6,6 +6,7 @@ Each row is (what the message must say, the call that is wrong). A message start
 import contextlib
 import dataclasses
 import math
+import warnings
 from functools import cache
 
 import jax
@@ -337,6 +338,42 @@ READS_INPUTS = {
 def test_a_model_that_fails_for_want_of_its_inputs_waits_for_them(read):
     model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + read(u), 1.0))
     assert isinstance(model.shapes.problem, CannotEvaluateError)
+
+
+@pytest.mark.parametrize(
+    ("y", "told"),
+    [(2.5, r"^y: the model observes whole numbers, and 2\.5 is none"), (-2, r"^y: -2 lies outside of the support")],
+)
+def test_a_step_refuses_what_a_run_refuses(y, told):
+    filter_ = epf.bootstrap_filter(ar1(observation=lambda theta, x, u: dist.Poisson(jnp.exp(x))), 10)
+    with pytest.raises(ValueError, match=told):
+        filter_.step(KEY, filter_.init(KEY), y)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, np.float32(np.nan), jnp.asarray(jnp.nan)])
+def test_a_step_refuses_inputs_from_which_no_state_recovers(wrong):
+    heated = ar1(
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["heat"], 1.0), example_input={"heat": 0.0}
+    )
+    filter_ = epf.bootstrap_filter(heated, 10)
+    with pytest.raises(ValueError, match=r"^u: expected finite numbers, got \{'heat': (nan|inf)\}"):
+        filter_.step(KEY, filter_.init(KEY), 0.3, {"heat": wrong})
+
+
+@pytest.mark.filterwarnings("ignore:.*all but rules out")  # numbers that far off
+def test_observations_that_single_precision_does_not_tell_apart_are_told_of():
+    filter_, steps = epf.bootstrap_filter(ar1(), 10), np.sin(np.arange(12.0)) / 100
+    for far in (steps + 1e6, list(steps + 1e6)):
+        with pytest.warns(
+            RuntimeWarning, match=r"^y: single precision rounds .* up to 0\.01, .* by 0\.0068: .*1000000"
+        ):
+            epf.run(KEY, filter_, far, levels=())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="y: single precision")
+        epf.run(KEY, filter_, steps + 100.0, levels=())  # rounded by 4e-6
+        epf.run(KEY, filter_, np.round(100 * steps) + 1e6, levels=())  # whole numbers are kept
+        with jax.enable_x64(True):
+            epf.run(KEY, epf.bootstrap_filter(ar1(), 10), steps + 1e6, levels=())
 
 
 def test_arguments_called_the_other_way_round_are_told_of():

@@ -422,3 +422,11 @@ def test_a_panel_is_told_of_replicate():
     panel = epf.panel([[1.0, 2.0], [3.0]])
     with pytest.raises(TypeError, match=r"^y: expected one series, got <Panel of 2 series.*epf\.replicate"):
         epf.run(KEY, FILTER, panel)
+
+
+def test_a_table_of_steps_to_come_has_their_stamps():
+    days = {"day": ["2024-01-05", "2024-01-07"], "heat": [1.0, 2.0]}
+    ahead = epf.from_table(days, [], time="day", unit="days", inputs="heat", start=np.datetime64("2024-01-03"))
+    assert [str(day)[:10] for day in ahead.stamps_ahead(2)] == days["day"]
+    with pytest.raises(ValueError, match=r"^series: expected that which was filtered, or one of the 3 steps to come"):
+        ahead.stamps_ahead(3)

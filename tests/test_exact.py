@@ -222,6 +222,21 @@ def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25, initial=(13.0, 27.0)))
 
 
+def test_quadrature_refuses_nodes_that_are_too_far_apart():
+    model = epf.StateSpaceModel(
+        prior={"s": dist.LogNormal(-1.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 2.0),
+        transition=lambda theta, x, u: dist.Normal(x, theta["s"]),
+        observation=lambda theta, x, u: dist.Normal(x, 0.3),
+    )
+    _, y = epf.simulate(jax.random.key(4), model, {"s": 0.3}, 30)
+    axes = {"s": np.linspace(0.02, 1.5, 40)}
+    with pytest.raises(ValueError, match=r"^nodes: they are too far apart\. .* log-likelihood of s = .*otherwise, by"):
+        exact.quadrature(model, y, axes, np.linspace(-10.0, 10.0, 25))  # .83 apart
+    found = exact.quadrature(model, y, axes, np.linspace(-10.0, 10.0, 201))  # warnings are errors here
+    assert abs(found.log_evidence[-1] - exact.kalman(model, y, axes).log_evidence[-1]) < 0.02  # told of above that
+
+
 @pytest.mark.filterwarnings("ignore:axes:RuntimeWarning")  # an outlier asks for a q beyond them, too
 def test_quadrature_refuses_nodes_that_the_state_leaves():
     model = epf.StateSpaceModel(
@@ -230,7 +245,7 @@ def test_quadrature_refuses_nodes_that_the_state_leaves():
         transition=lambda theta, x, u: dist.Normal(x, theta["q"]),
         observation=lambda theta, x, u: dist.StudentT(3.0, x, 0.5),
     )
-    y, axes = np.array([0.1, -0.2, 8.0, 0.1]), {"q": np.linspace(0.05, 1.5, 10)}
+    y, axes = np.array([0.1, -0.2, 8.0, 0.1]), {"q": np.linspace(0.1, 1.5, 10)}
     with pytest.raises(ValueError, match=r"^nodes: at observation 3 the state has mass beside 4 to 12\..*an outlier"):
         exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 80))
     with pytest.warns(RuntimeWarning, match=r"^nodes: at observation 3 the state has mass beside -3 to 3\."):

@@ -23,6 +23,7 @@ from epf_jax.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_arrays, as_observations, as_states
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, log_joint_at, posterior
 from epf_jax.model import StateSpaceModel, input_rows
+from epf_jax.naming import named_leaves
 from epf_jax.parameters import Theta
 
 
@@ -179,15 +180,19 @@ def quadrature(
     )
     theta, at = _most_likely(found)
     _check_start(model, theta, np.atleast_2d(nodes)[0])
-    _check_coverage(model, found, theta, at, y, np.asarray(nodes, float), inputs)
+    if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
+        log_evidence = found.log_density.reshape(len(y), -1)[:, at] + found.log_evidence
+        _check_coverage(model, log_evidence, theta, y, np.asarray(nodes, float), inputs)
+        _check_closeness(model, log_evidence, theta, y, np.asarray(nodes, float), inputs)
     return found
 
 
-def _most_likely(found: GridPosterior) -> tuple[Theta, tuple[np.intp, ...]]:
-    """The most likely theta of the grid after all observations, and its place there."""
+def _most_likely(found: GridPosterior) -> tuple[Theta, int]:
+    """The most likely theta of the grid after all observations, and its place in the flattened grid."""
     leaves, structure = jax.tree.flatten(found.axes)
-    at = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
-    return jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, at, strict=True)]), at
+    at = int(np.argmax(found.log_density[-1]))
+    along = np.unravel_index(at, found.log_density.shape[1:])
+    return jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, along, strict=True)]), at
 
 
 def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> None:
@@ -205,12 +210,10 @@ def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> Non
     )
 
 
-def _check_coverage(model, found, theta, at, y, nodes, inputs) -> None:
+def _check_coverage(model, log_evidence, theta, y, nodes, inputs) -> None:
     """Refuse nodes beside which, at any t, the state has mass: evidence is found again on twice as many."""
-    if jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
-        return
     on_wider = log_joint_at(model, likelihood_of(_log_evidence_on_wider, model), theta, y, _wider(nodes), inputs)
-    missed = np.abs(on_wider - (found.log_density[(slice(None), *at)] + found.log_evidence))
+    missed = np.abs(on_wider - log_evidence)
     first = int(np.argmax(~(missed <= _EVIDENCE_ERROR)))
     row = nodes if nodes.ndim == 1 else nodes[first + 1]
     _tell(
@@ -220,6 +223,22 @@ def _check_coverage(model, found, theta, at, y, nodes, inputs) -> None:
         "more to either side the log-likelihood of the most likely theta comes out otherwise, by "
         f"{missed[-1]:.3g} after the last. Widen them; where an outlier lies far from the state, take fixed nodes that "
         "cover all states, jnp.linspace(low, high, num_nodes).",
+    )
+
+
+def _check_closeness(model, log_evidence, theta, y, nodes, inputs) -> None:
+    """Refuse nodes that are too far apart: evidence is found again at half their spacing."""
+    between = np.stack([nodes[..., :-1], 0.5 * (nodes[..., :-1] + nodes[..., 1:])], axis=-1)
+    closer = np.concatenate([between.reshape(*nodes.shape[:-1], -1), nodes[..., -1:]], axis=-1)
+    on_closer = log_joint_at(model, likelihood_of(quadrature_log_evidence, model), theta, y, closer, inputs)
+    missed = np.abs(on_closer - log_evidence)
+    named = ", ".join(f"{name} = {value:.3g}" for name, value in named_leaves(theta, "theta"))
+    _tell(
+        float(np.max(missed)),
+        (_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR),
+        f"nodes: they are too far apart. At half the spacing the log-likelihood of {named}, the most likely, comes out "
+        f"otherwise, by {missed[-1]:.3g} after the last observation. Take more of them, at spacings below 0.7 of the "
+        "smallest standard deviation in the model.",
     )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.checks import check_key, check_whole_number
 from epf_jax.densities import sample_each
 from epf_jax.devices import mesh_of, spread_particles
-from epf_jax.filters.observations import as_observation, check_finite, observed_number, of_one_kind
+from epf_jax.filters.observations import as_observation, check_input, check_observation, observed_number, of_one_kind
 from epf_jax.filters.state import (
     PARTICLES,
     FilterState,
@@ -161,8 +161,10 @@ class _Step:
 
     def __call__(self, key: PRNGKeyArray, state: FilterState, y: Any, u: Any = None) -> tuple[FilterState, StepInfo]:
         y = observed_number(y, self._model)
-        check_finite(y)
-        return self._jitted(key, state, y, jax.tree.map(of_one_kind, u))
+        check_observation(y, self._model)
+        u = jax.tree.map(of_one_kind, u)
+        check_input(u)
+        return self._jitted(key, state, y, u)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_jitted":  # which a copy asks for before there is anything to forward to

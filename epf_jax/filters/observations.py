@@ -1,5 +1,7 @@
 """One observation, as `step` is given it: a number of the precision in use, of the model's shape, or told what came."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -8,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from epf_jax.checks import numeric_array
-from epf_jax.model import StateSpaceModel
+from epf_jax.densities import components_of, is_discrete, support_of_each
+from epf_jax.model import StateSpaceModel, example_input
 
 
 def observed_number(y: Any, model: StateSpaceModel) -> Any:
@@ -25,10 +28,76 @@ def observed_number(y: Any, model: StateSpaceModel) -> Any:
     return y.astype(jnp.result_type(float)) if whole and expected is not None and expected.dtype.kind == "f" else y
 
 
-def check_finite(y: Any) -> None:
-    """Refuse an observation that no density allows, and that a state would not recover from; NaN is a missing one."""
-    if (isinstance(y, np.ndarray) or _is_on_host(y)) and jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
+def check_observation(y: Any, model: StateSpaceModel) -> None:
+    """Refuse an observation that no density allows, and that a state may not recover from; NaN is a missing one."""
+    if not _can_be_read(y):
+        return
+    if jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
         raise ValueError(f"y: expected finite numbers, got {np.asarray(y).tolist()}; write NaN for a missing value.")
+    expected = model.shapes.y
+    if expected is not None and y.shape == expected.shape and y.dtype.kind in "iuf":
+        check_support(np.asarray(y), np.isnan(y), model)
+
+
+def check_input(u: Any) -> None:
+    """Refuse an input that is no finite number: what it makes of the states, none recovers from."""
+    for leaf in jax.tree.leaves(u):
+        if _can_be_read(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
+            came = jax.tree.map(lambda leaf: np.asarray(leaf).tolist() if _can_be_read(leaf) else leaf, u)
+            raise ValueError(
+                f"u: expected finite numbers, got {came}. The model needs every input: fill it in. Without it the "
+                "observation is of no use, and its step can be left out."
+            )
+
+
+def check_support(y: np.ndarray, missing: np.ndarray, model: StateSpaceModel) -> None:
+    """Refuse fractions of counts, and values outside of the support: these are mistakes, not news to learn from."""
+    of_counts, support, kind = _what_is_observed(model)
+    if of_counts:  # a density of counts would cut fractions off without a word
+        _check_each(
+            y,
+            ~missing & (y != np.floor(y)),
+            "the model observes whole numbers, and {} is none ({} such). Round them, or take a continuous "
+            "distribution.",
+        )
+    if support is not None:
+        _check_each(
+            y,
+            ~missing & ~np.asarray(support(y)),
+            f"{{}} lies outside of the support of the model's observations, {support} of {kind} ({{}} such). Is it a "
+            "code for a missing value (write NaN), the wrong column, or the wrong distribution?",
+        )
+
+
+def _check_each(y: np.ndarray, is_wrong: np.ndarray, what: str) -> None:
+    """Refuse values, with the first and their number in the words of `what`."""
+    wrong = np.argwhere(is_wrong)
+    if len(wrong):
+        first = tuple(map(int, wrong[0]))
+        place = f" at index {first}" if first else ""
+        raise ValueError(f"y: {what.format(f'{float(y[first]):g}{place}', len(wrong))}")
+
+
+def of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
+    """`look(d)` at the distribution of an observation: at its kind, since it has no numbers, and compiles nothing."""
+    found = []
+
+    def observe(z, x, u):
+        found.append(look(model.observation(model.parameters.to_theta(z), x, u)))
+
+    jax.eval_shape(observe, model.parameters.centre, model.shapes.x, example_input(model))
+    return found[0]
+
+
+@lru_cache(maxsize=256)
+def _what_is_observed(model: StateSpaceModel) -> tuple[bool, Any, str]:
+    """Whether it is whole numbers, what they have to lie in, and the distribution's name."""
+    return of_observation(model, lambda d: (is_discrete(d), support_of_each(d), type(components_of(d)).__name__))
+
+
+def _can_be_read(array: Any) -> bool:
+    """Whether an array's numbers are there to be looked at, for which no accelerator's queue would wait."""
+    return isinstance(array, np.ndarray) or _is_on_host(array)
 
 
 def _is_on_host(y: Any) -> bool:
