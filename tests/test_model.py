@@ -1,5 +1,6 @@
 """Models: simulation, inputs and the time index, missing observations, one draw for each particle."""
 
+import functools
 import warnings
 
 import jax
@@ -371,7 +372,9 @@ INDEXED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [epf.extended_parameter_filter, epf.liu_west_filter, epf.online_em])
+@pytest.mark.parametrize(
+    "build", [epf.extended_parameter_filter, epf.liu_west_filter, functools.partial(epf.online_em, wait=2)]
+)
 @pytest.mark.parametrize("model", INDEXED)
 def test_a_model_may_index_its_parameters_by_what_is_traced(model, build):
     results = epf.run(jax.random.key(0), build(INDEXED[model](), 20), jnp.array([0.5, -1.0, 1.2]))
