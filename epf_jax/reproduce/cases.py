@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax import exact, models
+from epf_jax.exact.grid import likelihood_of
 from epf_jax.filters import Filter
 from epf_jax.model import StateSpaceModel, simulate
 from epf_jax.replicate import replicate
@@ -116,10 +117,11 @@ def solve(case: Case, y: Any) -> exact.GridPosterior:
     with jax.enable_x64(True):
         model, nodes = _double_precision(case.name), exact.nodes_around(y, *case.nodes)
         few_nodes = exact.nodes_around(y, case.nodes[0], case.nodes[1] // 3 + 1)  # enough to find the way
+        of_nodes = likelihood_of(exact.quadrature_log_evidence, model)
         first, final = case.grid
         axes = {name: np.linspace(*ends, first) for name, ends in case.ranges.items()}
         for _ in range(8):  # zoom in until the grid resolves where the posterior ends
-            found = exact.quadrature(model, y, axes, few_nodes)
+            found = exact.posterior(model, axes, of_nodes, y, few_nodes, None)  # unchecked: they are too far apart
             spacing = {name: axis[1] - axis[0] for name, axis in axes.items()}
             mean, sd = ({name: values[-1] for name, values in m.items()} for m in (found.mean, found.sd))
             if all(spacing[name] < 0.7 * sd[name] for name in axes):
