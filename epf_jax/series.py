@@ -19,7 +19,7 @@ from epf_jax.filters.observations import check_support, of_observation
 from epf_jax.model import StateSpaceModel, check_finite_inputs
 from epf_jax.tables import is_table
 
-_ROUNDING = 0.1  # of a typical step, that observations may be rounded by without a word
+_ROUNDING = 0.05  # of the mean step, that observations may be rounded by on average without a word
 
 
 def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
@@ -67,16 +67,18 @@ def _warn_of_rounding(given: Any, y: Array, axis: int) -> None:
     if before.dtype != np.float64 or y.dtype != jnp.float32 or before.ndim <= axis or before.shape != y.shape:
         return
     with np.errstate(all="ignore"):
-        lost = np.abs(before - np.asarray(y, float))
-        steps = np.abs(np.diff(before, axis=axis))
-        steps, lost = steps[np.isfinite(steps) & (steps > 0)], lost[np.isfinite(lost)]
-    if steps.size == 0 or np.max(lost) <= _ROUNDING * np.median(steps):
+        parts = np.abs(before - np.asarray(y, float)), np.abs(np.diff(before, axis=axis))
+        # Means and not medians: an outlier is rounded by far more than others, and is as many times further from them.
+        lost, step = (np.nansum(part, axis=axis) / np.sum(np.isfinite(part), axis=axis) for part in parts)
+        ratio = np.where(step > 0, lost / step, 0.0)
+    if not np.any(ratio > _ROUNDING):
         return
-    largest = float(np.nanmax(np.abs(before)))
+    worst, largest = np.nanargmax(ratio), float(np.nanmax(np.abs(before)))
     warnings.warn(
-        f"y: single precision rounds these observations by up to {np.max(lost):.2g}, and from one to the next they "
-        f"change by {np.median(steps):.2g}: they are too far from zero ({largest:.8g}). Take something off all, "
-        'y - y[0] say, and off the model\'s level; or use jax.config.update("jax_enable_x64", True) at the start.',
+        f"y: single precision rounds these observations by {np.ravel(lost)[worst]:.2g} on average, and from one to the "
+        f"next they change by {np.ravel(step)[worst]:.2g}: they are too far from zero ({largest:.8g}). Take something "
+        'off all, y - y[0] say, and off the model\'s level; or use jax.config.update("jax_enable_x64", True) at the '
+        "start.",
         RuntimeWarning,
         stacklevel=frames_to_user(),
     )
