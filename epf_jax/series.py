@@ -70,7 +70,7 @@ def _warn_of_rounding(given: Any, y: Array, axis: int) -> None:
         parts = np.abs(before - np.asarray(y, float)), np.abs(np.diff(before, axis=axis))
         # Means and not medians: an outlier is rounded by far more than others, and is as many times further from them.
         lost, step = (np.nansum(part, axis=axis) / np.sum(np.isfinite(part), axis=axis) for part in parts)
-        ratio = np.where(step > 0, lost / step, 0.0)
+        ratio = np.where((step > 0) & np.isfinite(lost), lost / step, 0.0)  # what is infinite is refused later
     if not np.any(ratio > _ROUNDING):
         return
     worst, largest = np.nanargmax(ratio), float(np.nanmax(np.abs(before)))
