@@ -181,9 +181,9 @@ def quadrature(
     theta, at = _most_likely(found)
     _check_start(model, theta, np.atleast_2d(nodes)[0])
     if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
-        log_evidence = found.log_density.reshape(len(y), -1)[:, at] + found.log_evidence
-        _check_coverage(model, log_evidence, theta, y, np.asarray(nodes, float), inputs)
-        _check_closeness(model, log_evidence, theta, y, np.asarray(nodes, float), inputs)
+        log_joint = found.log_density.reshape(len(found.log_evidence), -1)[:, at] + found.log_evidence
+        for check in (_check_coverage, _check_closeness):
+            check(model, log_joint, theta, y, np.asarray(nodes, float), inputs)
     return found
 
 
@@ -210,10 +210,10 @@ def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> Non
     )
 
 
-def _check_coverage(model, log_evidence, theta, y, nodes, inputs) -> None:
+def _check_coverage(model, log_joint, theta, y, nodes, inputs) -> None:
     """Refuse nodes beside which, at any t, the state has mass: evidence is found again on twice as many."""
     on_wider = log_joint_at(model, likelihood_of(_log_evidence_on_wider, model), theta, y, _wider(nodes), inputs)
-    missed = np.abs(on_wider - log_evidence)
+    missed = np.abs(on_wider - log_joint)
     first = int(np.argmax(~(missed <= _EVIDENCE_ERROR)))
     row = nodes if nodes.ndim == 1 else nodes[first + 1]
     _tell(
@@ -226,12 +226,12 @@ def _check_coverage(model, log_evidence, theta, y, nodes, inputs) -> None:
     )
 
 
-def _check_closeness(model, log_evidence, theta, y, nodes, inputs) -> None:
+def _check_closeness(model, log_joint, theta, y, nodes, inputs) -> None:
     """Refuse nodes that are too far apart: evidence is found again at half their spacing."""
     between = np.stack([nodes[..., :-1], 0.5 * (nodes[..., :-1] + nodes[..., 1:])], axis=-1)
     closer = np.concatenate([between.reshape(*nodes.shape[:-1], -1), nodes[..., -1:]], axis=-1)
     on_closer = log_joint_at(model, likelihood_of(quadrature_log_evidence, model), theta, y, closer, inputs)
-    missed = np.abs(on_closer - log_evidence)
+    missed = np.abs(on_closer - log_joint)
     named = ", ".join(f"{name} = {value:.3g}" for name, value in named_leaves(theta, "theta"))
     _tell(
         float(np.max(missed)),

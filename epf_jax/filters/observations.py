@@ -96,14 +96,11 @@ def _what_is_observed(model: StateSpaceModel) -> tuple[bool, Any, str]:
 
 
 def _can_be_read(array: Any) -> bool:
-    """Whether an array's numbers are there to be looked at, for which no accelerator's queue would wait."""
-    return isinstance(array, np.ndarray) or _is_on_host(array)
-
-
-def _is_on_host(y: Any) -> bool:
-    """Whether it is an array that can be read without a transfer, for which an accelerator's queue would wait."""
-    concrete = isinstance(y, jax.Array) and not isinstance(y, jax.core.Tracer) and y.is_fully_addressable
-    return concrete and all(device.platform == "cpu" for device in y.devices())
+    """Whether its numbers can be looked at without a transfer, for which an accelerator's queue would wait."""
+    if isinstance(array, np.ndarray):
+        return True
+    concrete = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and array.is_fully_addressable
+    return concrete and all(device.platform == "cpu" for device in array.devices())
 
 
 def of_one_kind(number: Any) -> Any:
