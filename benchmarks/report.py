@@ -5,7 +5,7 @@ import pathlib
 import platform
 from typing import Any
 
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 

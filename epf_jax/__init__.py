@@ -9,9 +9,9 @@ The README shows the rest; every public name is listed in `__all__`.
 
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
-from epf_jax.caching import cache_compiled_programs
 from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.checkpoints import CheckpointError, load, save
+from epf_jax.core.caching import cache_compiled_programs
 from epf_jax.data import Panel, Series, from_table, panel
 from epf_jax.devices import across_devices, islands
 from epf_jax.diagnosis import Diagnosis, Finding

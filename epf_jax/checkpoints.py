@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax._version import __version__
-from epf_jax.checks import brief, is_key
+from epf_jax.core.checks import brief, is_key
+from epf_jax.core.files import write_atomically
 from epf_jax.devices import spread_particles
-from epf_jax.files import write_atomically
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.filters.state import PARTICLES

@@ -8,7 +8,7 @@ def main() -> None:
     try:
         from epf_jax.commands import app
     except ImportError as error:
-        from epf_jax.checks import pip_install
+        from epf_jax.core.checks import pip_install
 
         sys.exit(f"epf: {error}. The command needs more than the library does: {pip_install('cli')}.")
     app()

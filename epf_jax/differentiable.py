@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import Distribution
 
-from epf_jax.checks import brief, check_positive, check_whole_number, pip_install
-from epf_jax.densities import log_prob
+from epf_jax.core.checks import brief, check_positive, check_whole_number, pip_install
+from epf_jax.core.densities import log_prob
 from epf_jax.proposals import Proposal
 from epf_jax.resampling import (
     Resampler,

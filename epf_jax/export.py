@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.checks import brief, pip_install
+from epf_jax.core.checks import brief, pip_install
+from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data import Panel, Series
 from epf_jax.forecast import Forecast
-from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Results, check_is_results, times
 from epf_jax.smoothing import Smoothed
 from epf_jax.times import axis_of

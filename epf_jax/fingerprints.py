@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from epf_jax.checks import is_key
+from epf_jax.core.checks import is_key
 
 
 def fingerprint(function: Callable, *arguments: Any) -> str:

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.calls import Watched
-from epf_jax.checks import (
+from epf_jax.core.checks import (
     brief,
     check_key,
     check_signature,
@@ -36,10 +36,10 @@ from epf_jax.checks import (
     numeric_array,
     returned,
 )
+from epf_jax.core.naming import named_leaves, scalars
 from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.naming import named_leaves, scalars
 from epf_jax.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from epf_jax.checks import brief
+from epf_jax.core.checks import brief
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 LONGEST = 1 << 20  # bytes of a line; what never ends must not fill the memory

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from epf_jax.calls import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
-from epf_jax.checks import (
+from epf_jax.core.checks import (
     brief,
     check_key,
     check_signature,
@@ -32,9 +32,9 @@ from epf_jax.checks import (
     kinds,
     numeric_array,
 )
+from epf_jax.core.precision import full_precision
 from epf_jax.data import Series, inputs_of
 from epf_jax.parameters import Parameters, Theta, evaluated, parameters
-from epf_jax.precision import full_precision
 from epf_jax.tables import columns_of, is_table
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.checks import brief
-from epf_jax.gammas import with_own_gammas
-from epf_jax.gaussian import base_distribution
-from epf_jax.guards import guarded
-from epf_jax.platforms import on_cpu
+from epf_jax.core.checks import brief
+from epf_jax.core.gammas import with_own_gammas
+from epf_jax.core.gaussian import base_distribution
+from epf_jax.core.no_gradient import guarded
+from epf_jax.core.platforms import on_cpu
 
 Theta = Any
 """A pytree with the prior's structure."""

@@ -10,8 +10,8 @@ import re
 import time
 from typing import Any
 
-from epf_jax.checks import brief
-from epf_jax.files import make_writable, write_atomically
+from epf_jax.core.checks import brief
+from epf_jax.core.files import make_writable, write_atomically
 
 Row = dict[str, Any]
 PATIENCE = 120.0  # seconds; network file systems keep what they know of a folder for up to a minute

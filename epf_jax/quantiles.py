@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.platforms import by_platform
-from epf_jax.precision import full_precision
+from epf_jax.core.platforms import by_platform
+from epf_jax.core.precision import full_precision
 from epf_jax.resampling import running_sum, whole_weights
 from epf_jax.weights import as_rows, counted, normalised, root
 

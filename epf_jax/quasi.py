@@ -27,8 +27,8 @@ import numpyro.distributions as dist
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.checks import brief
-from epf_jax.dependence import abstractly
+from epf_jax.core.checks import brief
+from epf_jax.core.dependence import abstractly
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal
 from epf_jax.resampling import (

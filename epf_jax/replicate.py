@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.caching import warn_of_many_programs
-from epf_jax.checks import check_flag, check_key, numeric_array
+from epf_jax.core.caching import warn_of_many_programs
+from epf_jax.core.checks import check_flag, check_key, numeric_array
 from epf_jax.data import Panel
 from epf_jax.filters import Filter
 from epf_jax.model import check_rows, input_rows

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from epf_jax.platforms import by_platform
+from epf_jax.core.platforms import by_platform
 from epf_jax.weights import Weighing, ess, uniform_log_weights
 
 _POSITIONS = 2**24  # that float32 tells apart

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from epf_jax.checks import brief
+from epf_jax.core.checks import brief
+from epf_jax.core.naming import component_names, estimates, named_leaves
 from epf_jax.filters import FilterState, StepInfo
-from epf_jax.naming import component_names, estimates, named_leaves
 from epf_jax.quantiles import row_quantiles
 from epf_jax.weights import as_rows, row_moments
 

@@ -20,15 +20,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.caching import call_kept, warn_of_many_programs
-from epf_jax.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.caching import call_kept, warn_of_many_programs
+from epf_jax.core.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.kernels import scan_on_device
+from epf_jax.core.packing import pack, unpack
+from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
-from epf_jax.kernels import scan_on_device
 from epf_jax.model import StateSpaceModel, check_rows, input_rows
-from epf_jax.packing import pack, unpack
-from epf_jax.precision import full_precision
 from epf_jax.results import Lineage, Results, record, theta_and_x
 from epf_jax.series import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
 from epf_jax.trouble import is_troubled, warn_of_trouble

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.checks import frames_to_user, numeric_array
+from epf_jax.core.checks import frames_to_user, numeric_array
+from epf_jax.core.densities import can_be_partly_missing
 from epf_jax.data import Panel, Series, table_array
-from epf_jax.densities import can_be_partly_missing
 from epf_jax.filters import Filter
 from epf_jax.filters.observations import check_support, of_observation
 from epf_jax.model import StateSpaceModel, check_finite_inputs

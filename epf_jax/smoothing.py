@@ -24,15 +24,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.conditional import first_path, redraw_whole_path
+from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
+from epf_jax.core.precision import full_precision
+from epf_jax.core.random import stream
 from epf_jax.filters import Filter, FilterState
 from epf_jax.forecast import check_particles
 from epf_jax.linear_paths import draw_linear_path
 from epf_jax.model import StateSpaceModel, check_rows, input_rows
-from epf_jax.precision import full_precision
 from epf_jax.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
-from epf_jax.random import stream
 from epf_jax.resampling import spread_ancestors
 from epf_jax.results import Summary, summarise
 from epf_jax.run import DEFAULT_LEVELS, check_levels

@@ -27,12 +27,12 @@ import numpy as np
 from jax.experimental.multihost_utils import sync_global_devices
 from tqdm.auto import tqdm
 
-from epf_jax.checks import brief, check_signature, check_whole_number
+from epf_jax.core.checks import brief, check_signature, check_whole_number
+from epf_jax.core.machine import machine
+from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.filters import Filter
 from epf_jax.fingerprints import fingerprint
-from epf_jax.machine import machine
 from epf_jax.model import StateSpaceModel, as_theta, check_is_model, simulate
-from epf_jax.naming import LEVELS, scalars
 from epf_jax.parameters import Theta
 from epf_jax.parts import Parts, Row, check_folder, write_table
 from epf_jax.replicate import replicate

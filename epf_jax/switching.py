@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.checks import check_signature
-from epf_jax.densities import log_prob
-from epf_jax.guards import guarded
+from epf_jax.core.checks import check_signature
+from epf_jax.core.densities import log_prob
+from epf_jax.core.no_gradient import guarded
 from epf_jax.parameters import is_distribution
 
 

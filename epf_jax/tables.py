@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.checks import brief
+from epf_jax.core.checks import brief
 from epf_jax.lines import as_number, is_number
 from epf_jax.times import RowName
 

@@ -19,10 +19,10 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.checks import frames_to_user
-from epf_jax.densities import log_prob, observed_log_prob
-from epf_jax.dependence import abstractly, depends_on, is_affine
-from epf_jax.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
+from epf_jax.core.checks import frames_to_user
+from epf_jax.core.densities import log_prob, observed_log_prob
+from epf_jax.core.dependence import abstractly, depends_on, is_affine
+from epf_jax.core.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.parameters import evaluated
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.checks import brief
+from epf_jax.core.checks import brief
 from epf_jax.lines import as_number
 
 UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from epf_jax.gaussian import cholesky
+from epf_jax.core.gaussian import cholesky
 
 
 class Weighing(NamedTuple):

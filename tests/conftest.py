@@ -5,8 +5,8 @@ import pathlib
 import jax
 import pytest
 
-import epf_jax.random
-from epf_jax.machine import share_of_maps
+import epf_jax.core.random
+from epf_jax.core.machine import share_of_maps
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
@@ -33,7 +33,7 @@ def as_on_a_gpu(monkeypatch):
 
     def switch():
         jax.clear_caches()
-        for module in (epf_jax.random, epf_jax.gammas):
+        for module in (epf_jax.core.random, epf_jax.core.gammas):
             monkeypatch.setattr(module, "by_platform", lambda *given, default, **ways: default(*given))
 
     yield switch

@@ -19,8 +19,8 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax import caching
-from epf_jax.sources import NamelessError, source_name
+from epf_jax.core import caching
+from epf_jax.core.sources import NamelessError, source_name
 
 SLOPE = 0.5
 Y = np.linspace(-1.0, 1.0, 6)
@@ -156,7 +156,7 @@ def test_a_model_that_calls_back_or_prints_is_not_kept_whole_and_says_why(folder
         print("traced")
         return dist.Normal(theta["a"] * x, 1.0)
 
-    with caplog.at_level(logging.INFO, "epf_jax.caching"):
+    with caplog.at_level(logging.INFO, "epf_jax.core.caching"):
         for transition in (telling, printing):
             assert np.isfinite(epf.run(jax.random.key(0), filter_of(transition), Y).log_evidence).all()
     assert programs(folder) == []
@@ -206,7 +206,7 @@ class Picky:
 
 def test_objects_that_do_not_bear_to_be_looked_into_go_jaxs_own_way(folder, caplog):
     config = AttrDict(scale=1.0)
-    with caplog.at_level(logging.INFO, "epf_jax.caching"):
+    with caplog.at_level(logging.INFO, "epf_jax.core.caching"):
         epf.run(jax.random.key(0), filter_of(lambda theta, x, u: dist.Normal(theta["a"] * x, config.scale)), Y)
         driven = filter_of(lambda theta, x, u: dist.Normal(theta["a"] * x + getattr(u, "values", u), 1.0))
         epf.run(jax.random.key(0), driven, Y, inputs=Picky(jnp.ones(6)))

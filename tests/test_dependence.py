@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from epf_jax.dependence import depends_on, is_affine
+from epf_jax.core.dependence import depends_on, is_affine
 
 Z, X = jnp.array([0.3, 0.5]), jnp.array([1.0, 2.0])
 A = jnp.array([[2.0, 0.1], [0.3, 1.0]])

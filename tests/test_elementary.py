@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from epf_jax.elementary import log, log_ndtr, normal_quantile, normal_quantile_of_log
+from epf_jax.core.elementary import log, log_ndtr, normal_quantile, normal_quantile_of_log
 
 LOG_UNITS = {"float32": 4, "float64": 16}  # 2.2 and 12 were seen: a polynomial of degree 18 made from Chebyshev's
 QUANTILE = {"float32": 5e-7, "float64": 2e-10}  # 3.9e-7 and 1.6e-10 were seen; jax's erf_inv has 6e-6 and 1.1e-10

@@ -13,7 +13,7 @@ import scipy.stats
 import epf_jax as epf
 from benchmarks.accuracy import vague
 from epf_jax import exact
-from epf_jax.densities import log_prob
+from epf_jax.core.densities import log_prob
 from epf_jax.filters import liu_west
 from epf_jax.proposals import why_not_fully_adapted
 from epf_jax.quantiles import quantiles

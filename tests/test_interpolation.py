@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from epf_jax.interpolation import between, compress, expand, points
+from epf_jax.core.interpolation import between, compress, expand, points
 
 
 @pytest.mark.parametrize("counts", [(5,), (40,), (4, 6)], ids=str)  # written out, by shares, a grid

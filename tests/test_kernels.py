@@ -9,11 +9,11 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
+from epf_jax.core.kernels import NotFusable, cells
+from epf_jax.core.kernels.on_chip import scan_on_chip
+from epf_jax.core.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
+from epf_jax.core.random import WORDS, stream
 from epf_jax.filters.state import PARTICLES
-from epf_jax.kernels import NotFusable, cells
-from epf_jax.kernels.on_chip import scan_on_chip
-from epf_jax.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
-from epf_jax.random import WORDS, stream
 from epf_jax.results import record
 
 # Pallas tells of its own deprecations under jax 0.11; what they concern is inside jax.

@@ -12,9 +12,9 @@ from numpyro.distributions.batch_util import promote_batch_shape
 from scipy import stats
 
 import epf_jax as epf
-from epf_jax.densities import can_be_partly_missing, observed_log_prob, sample_each
-from epf_jax.gammas import with_own_gammas
-from epf_jax.random import stream
+from epf_jax.core.densities import can_be_partly_missing, observed_log_prob, sample_each
+from epf_jax.core.gammas import with_own_gammas
+from epf_jax.core.random import stream
 
 TINY = 1e-3  # noise that tells nothing: paths are what the means say, to a few thousandths
 

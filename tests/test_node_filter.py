@@ -11,10 +11,10 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.core.gaussian import solve_lower
+from epf_jax.core.interpolation import piecewise_cubic
 from epf_jax.filters.between_nodes import LOWEST, between_nodes, roughness
 from epf_jax.filters.node import _cut_back
-from epf_jax.gaussian import solve_lower
-from epf_jax.interpolation import piecewise_cubic
 
 pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
 

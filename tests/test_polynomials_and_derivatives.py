@@ -10,9 +10,9 @@ from jax.scipy.special import gammaln
 from numpy.polynomial import polynomial as numpy_polynomial
 from scipy.special import polygamma
 
-from epf_jax import derivatives
-from epf_jax.derivatives import forward_gradient, taylor_expansion, unsupported_primitives
-from epf_jax.polynomials import evaluate, is_zero, monomials, multi_indices, multiply, num_coefficients
+from epf_jax.core import derivatives
+from epf_jax.core.derivatives import forward_gradient, taylor_expansion, unsupported_primitives
+from epf_jax.core.polynomials import evaluate, is_zero, monomials, multi_indices, multiply, num_coefficients
 
 VALUE = {1: numpy_polynomial.polyval, 2: numpy_polynomial.polyval2d, 3: numpy_polynomial.polyval3d}
 

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 import epf_jax as epf
 from benchmarks.accuracy.evidence import error
 from epf_jax import exact
-from epf_jax.gaussian import moments
+from epf_jax.core.gaussian import moments
 from epf_jax.proposals import default_proposal
 
 

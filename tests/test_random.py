@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from epf_jax.gammas import gamma, log_gamma
-from epf_jax.random import hashed_words, normal, side_by_side, stream
+from epf_jax.core.gammas import gamma, log_gamma
+from epf_jax.core.random import hashed_words, normal, side_by_side, stream
 
 MILLION = 1_000_000
 SMALLEST_P = 1e-4  # of about forty p-values; a sound generator fails one in 250 such suites, a fixed seed never

@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax import caching
-from epf_jax.machine import share_of_maps
+from epf_jax.core import caching
+from epf_jax.core.machine import share_of_maps
 from epf_jax.results import log_scores
 from epf_jax.series import check_series
 

@@ -22,7 +22,7 @@ from benchmarks.accuracy.contests import CONTESTS, DATA_SEED, data
 from benchmarks.accuracy.league import METHOD_SEED, NUM_SERIES, estimates, identity, judged, kept_rows
 from benchmarks.pool import solve_all
 from benchmarks.report import RESULTS, save, show
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 
 MODEL, BAR = "volatility", 0.3
 # Level, persistence, variance: the nearer persistence is to one, the less the data say of the level. The box is as wide

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import epf_jax as epf
-from epf_jax.densities import observed_log_prob
+from epf_jax.core.densities import observed_log_prob
 from epf_jax.quantiles import quantiles
 from epf_jax.weights import mean_and_sd
 

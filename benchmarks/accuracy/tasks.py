@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.accuracy.contestants import BUDGETS, BY_LABEL, Estimate
 from benchmarks.report import RESULTS
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 
 
 class Task(NamedTuple):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from benchmarks.report import of_this_cpu, save, show
-from epf_jax.machine import num_cores
+from epf_jax.core.machine import num_cores
 
 CODE = """
 import hashlib, json, os, sys, time

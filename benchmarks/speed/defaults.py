@@ -14,7 +14,7 @@ import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed.gpu import without_kernels
 from benchmarks.speed.racing import race, running
-from epf_jax.kernels import dispatch
+from epf_jax.core.kernels import dispatch
 
 SIZES = {"cpu": {1000: 200, 10_000: 200}, "gpu": {1000: 500, 1_000_000: 100}}  # N: T
 

@@ -1,4 +1,4 @@
-"""What this library's own random numbers (`epf_jax.random`) give end to end over `jax.random`'s, in the same filters.
+"""What this library's own random numbers (`epf_jax.core.random`) give end to end over `jax.random`'s, in the same filters.
 
 Interleaved runs, medians, compile time apart. What differs is the key that a filter draws with, and on a CPU how a
 normal is made of a uniform: by this library's quantile, or as `jax.random.normal` does. On a GPU a batch of small
@@ -15,10 +15,10 @@ from benchmarks.speed import gpu
 from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
 from benchmarks.speed.racing import agreement, race, running
-from epf_jax import random
-from epf_jax.elementary import erf_inv_quantile, normal_quantile
+from epf_jax.core import random
+from epf_jax.core.elementary import erf_inv_quantile, normal_quantile
+from epf_jax.core.random import stream, threefry
 from epf_jax.filters import base
-from epf_jax.random import stream, threefry
 
 NUM_STEPS = {"cpu": 200, "gpu": 1000}
 FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}

@@ -13,7 +13,7 @@ import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
 from benchmarks.speed.racing import key_of, race, running
-from epf_jax.kernels import dispatch
+from epf_jax.core.kernels import dispatch
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
 STEPS = {1_000: 1000, 10_000: 1000, 100_000: 500, 1_000_000: 200}

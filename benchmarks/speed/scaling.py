@@ -18,7 +18,7 @@ import epf_jax as epf
 from benchmarks.report import RESULTS, of_this_cpu, save, show
 from benchmarks.speed.gpu import extended
 from benchmarks.speed.racing import race, running
-from epf_jax.polynomials import num_coefficients
+from epf_jax.core.polynomials import num_coefficients
 
 LENGTHS, ORDERS, DIMS = (100, 300, 1000, 3000, 10_000), (3, 5, 7, 9, 11, 13, 15), (1, 2, 3, 4)
 PICTURE = RESULTS / f"{of_this_cpu('speed_scaling')}.png"

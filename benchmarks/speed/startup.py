@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from benchmarks.report import of_this_cpu, save, show
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 
 CODE = """
 import json, sys, time

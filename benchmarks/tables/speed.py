@@ -175,9 +175,9 @@ def generator() -> str:
         return f"{found[0]:.2f} to {found[-1]:.2f} times ({where}; [{path.name}](benchmarks/results/{path.name}))"
 
     return (
-        "Filters draw from a generator of their own (`epf_jax/random.py`: keyed hashes of a counter, behind "
+        "Filters draw from a generator of their own (`epf_jax/core/random.py`: keyed hashes of a counter, behind "
         "`jax.random`'s functions; your key may be of any kind), and on a CPU make normals of uniforms by a quantile "
-        "in plain arithmetic (`epf_jax/elementary.py`), both tested against their laws (`tests/test_random.py`). What "
+        "in plain arithmetic (`epf_jax/core/elementary.py`), both tested against their laws (`tests/test_random.py`). What "
         "the two give over `jax.random`'s own, end to end (`python -m benchmarks.speed.generator`), bootstrap and "
         f"EPF, N = 1,000 to 100,000: {gains('speed_generator_aarch64')}; "
         f"{gains('speed_generator')}. On a GPU, where only the generator differs, {gains('speed_generator_gpu')}; it "

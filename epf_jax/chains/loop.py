@@ -21,14 +21,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.caching import warn_of_many_programs
 from epf_jax.chains.base import chains_of, results_of_chains
-from epf_jax.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.caching import warn_of_many_programs
+from epf_jax.core.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.gaussian import cholesky
+from epf_jax.core.precision import full_precision
+from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
-from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
-from epf_jax.precision import full_precision
-from epf_jax.random import normal, stream
 from epf_jax.results import Results
 from epf_jax.run import check_levels, run_jitted
 from epf_jax.weights import Population, population

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-from epf_jax.findings import Finding
-from epf_jax.naming import scalars
+from epf_jax.core.findings import Finding
+from epf_jax.core.naming import scalars
 
 _WORST_RHAT = 1.01  # and the least effective draws per chain: the rules of Vehtari et al. (2021)
 _LEAST_ESS = 100

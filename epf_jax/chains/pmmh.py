@@ -21,13 +21,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
-from epf_jax.checks import check_signature, check_whole_number, returned
+from epf_jax.core.checks import check_signature, check_whole_number, returned
+from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import in_order, is_quasi_random
-from epf_jax.random import normal
 from epf_jax.resampling import independent_ancestors, systematic
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from epf_jax.commands.shared import written
+from epf_jax.core.files import write_atomically
+from epf_jax.core.naming import LEVELS
 from epf_jax.data import STEP, Series, series_of
-from epf_jax.files import write_atomically
 from epf_jax.filters import Filter
 from epf_jax.forecast import Forecast, forecast
-from epf_jax.naming import LEVELS
 from epf_jax.page import Table
 from epf_jax.results import Results
 from epf_jax.tables import read_csv

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from epf_jax.commands.shared import app, keep_compiled_programs, show
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 from epf_jax.page import Table
 
 _EXTRAS = {  # package: what it is for

@@ -39,9 +39,9 @@ from epf_jax.commands.shared import (
     written,
 )
 from epf_jax.commands.targets import build
+from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data import Series
 from epf_jax.filters import Filter
-from epf_jax.naming import LEVELS, scalars
 from epf_jax.page import Table
 from epf_jax.results import Results
 from epf_jax.smoothing import Smoothed

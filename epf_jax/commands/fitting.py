@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
+from epf_jax.core.files import held
 from epf_jax.data import Series, series_of, shaped
-from epf_jax.files import held
 from epf_jax.filters import Filter, FilterState
 from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from epf_jax.commands.methods import EXACT_INSIDE
+from epf_jax.core.naming import scalars
 from epf_jax.data import Series
 from epf_jax.filters import Filter
 from epf_jax.forecast import Forecast
-from epf_jax.naming import scalars
 from epf_jax.page import Figure
 from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.base import column, finish, finished, legend, shown

@@ -26,7 +26,7 @@ from epf_jax.commands.shared import (
     refusals,
 )
 from epf_jax.commands.targets import build
-from epf_jax.files import held
+from epf_jax.core.files import held
 from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.series import y_shape
 from epf_jax.streaming import FullError, Line, Stream, as_json

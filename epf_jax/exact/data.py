@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.checks import numeric_array
+from epf_jax.core.checks import numeric_array
 from epf_jax.data import table_array
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
 from epf_jax.parameters import Theta

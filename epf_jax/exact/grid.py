@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.checks import frames_to_user
+from epf_jax.core.checks import frames_to_user
+from epf_jax.core.naming import named_leaves
 from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.naming import named_leaves
 from epf_jax.parameters import Theta, is_distribution
 
 _AT_ITS_END = 0.05  # of its highest, a density at the end of a grid that holds too little of it

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.core.gaussian import is_gaussian, is_linear_gaussian
+from epf_jax.core.precision import full_precision
 from epf_jax.exact.data import as_arrays, as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
-from epf_jax.gaussian import is_gaussian, is_linear_gaussian
 from epf_jax.linear_paths import forward, smoothed_moments
 from epf_jax.model import StateSpaceModel, input_rows
 from epf_jax.parameters import Theta
-from epf_jax.precision import full_precision
 
 
 def kalman_log_evidence(

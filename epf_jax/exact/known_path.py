@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.densities import log_prob, observed_log_prob
+from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.exact.data import as_arrays, as_observations, as_path
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.model import StateSpaceModel, input_rows

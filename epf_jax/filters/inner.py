@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.core.no_gradient import refuse_gradients
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.known_theta import KnownTheta
 from epf_jax.filters.memory import recall
 from epf_jax.filters.state import FilterState, StepInfo
-from epf_jax.guards import refuse_gradients
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, blind_to_missing

@@ -23,16 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.checks import check_whole_number
+from epf_jax.core.checks import check_whole_number
+from epf_jax.core.gaussian import cholesky, condition, linear_parts, moments
+from epf_jax.core.triangular import scale_of_sum
 from epf_jax.filters.base import start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.state import StepInfo
-from epf_jax.gaussian import cholesky, condition, linear_parts, moments
 from epf_jax.model import StateSpaceModel, check_is_model
 from epf_jax.parameters import Theta
 from epf_jax.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
 from epf_jax.resampling import Resampler, resampler_name
-from epf_jax.triangular import scale_of_sum
 
 _MOST_ALONG, _MOST_POINTS = 64, 1024  # along one component, and of all
 

@@ -26,13 +26,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_signature
-from epf_jax.densities import observed_log_prob, sample_each
+from epf_jax.core.checks import check_signature
+from epf_jax.core.densities import observed_log_prob, sample_each
+from epf_jax.core.gaussian import base_distribution
+from epf_jax.core.random import normal
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, start, step_info
 from epf_jax.filters.state import FilterState
-from epf_jax.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
-from epf_jax.random import normal
 from epf_jax.resampling import Resampler, resampler_name, select, systematic
 from epf_jax.samplers import exact_draw, no_draw
 from epf_jax.weights import mean_and_sd, population, reweight

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from epf_jax.checks import check_whole_number, is_like, kinds
+from epf_jax.core.checks import check_whole_number, is_like, kinds
 from epf_jax.differentiable import moves_particles
 from epf_jax.model import StateSpaceModel, example_input
 from epf_jax.resampling import Resampler

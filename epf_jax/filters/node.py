@@ -34,13 +34,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.gaussian import cholesky, solve_lower
+from epf_jax.core.interpolation import node_counts
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments
 from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
-from epf_jax.gaussian import cholesky, solve_lower
-from epf_jax.interpolation import node_counts
 from epf_jax.model import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.checks import numeric_array
-from epf_jax.densities import components_of, is_discrete, support_of_each
+from epf_jax.core.checks import numeric_array
+from epf_jax.core.densities import components_of, is_discrete, support_of_each
 from epf_jax.model import StateSpaceModel, example_input
 
 

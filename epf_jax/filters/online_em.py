@@ -33,8 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_signature, check_whole_number
-from epf_jax.densities import log_prob
+from epf_jax.core.checks import check_signature, check_whole_number
+from epf_jax.core.densities import log_prob
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.memory import check_names_ancestors

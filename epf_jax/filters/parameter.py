@@ -26,12 +26,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from epf_jax.checks import frames_to_user
+from epf_jax.core.checks import frames_to_user
+from epf_jax.core.gaussian import cholesky
 from epf_jax.differentiable import moves_particles
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.observations import missing_where
 from epf_jax.filters.state import FilterState
-from epf_jax.gaussian import cholesky
 from epf_jax.model import StateSpaceModel
 from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted, why_not_kalman
 from epf_jax.quasi import check_kept_in_order

@@ -35,8 +35,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.checks import check_whole_number
 from epf_jax.conditional import redraw_path
+from epf_jax.core.checks import check_whole_number
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
 from epf_jax.filters.memory import check_input
 from epf_jax.filters.observations import missing_where

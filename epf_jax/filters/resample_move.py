@@ -33,8 +33,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.derivatives import forward_gradient
+from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.derivatives import forward_gradient
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
 from epf_jax.filters.observations import missing_where

@@ -31,7 +31,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from epf_jax.checks import check_whole_number
+from epf_jax.core.checks import check_whole_number
+from epf_jax.core.random import normal
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
 from epf_jax.filters.known_theta import KnownTheta, check_inner
@@ -41,7 +42,6 @@ from epf_jax.filters.state import PARTICLES, FilterState
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.random import normal
 from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
 from epf_jax.samplers import SampleInfo, no_draw, together
 from epf_jax.samplers.random_walk import accepted, steps_like

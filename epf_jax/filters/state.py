@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from epf_jax.naming import estimates
+from epf_jax.core.naming import estimates
 from epf_jax.parameters import Theta
 from epf_jax.tables import count_of
 

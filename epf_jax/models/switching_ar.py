@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.checks import check_whole_number
+from epf_jax.core.checks import check_whole_number
 from epf_jax.model import StateSpaceModel
 from epf_jax.switching import split_regime, switching
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.checks import brief, pip_install
+from epf_jax.core.checks import brief, pip_install
+from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data import Series, from_table
-from epf_jax.naming import component_names, named_leaves
 from epf_jax.results import Diagnostics, Results, Summary, times
 from epf_jax.tables import is_table
 from epf_jax.times import axis_of

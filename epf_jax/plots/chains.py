@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 
+from epf_jax.core.naming import scalars
 from epf_jax.exact import GridPosterior
-from epf_jax.naming import scalars
 from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot, true_values
 from epf_jax.results import Results, check_is_results
 

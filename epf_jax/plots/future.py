@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.checks import check_whole_number
+from epf_jax.core.checks import check_whole_number
 from epf_jax.data import Series, shaped
 from epf_jax.plots.base import (
     ALONG,

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.checks import brief as in_brief
+from epf_jax.core.checks import brief as in_brief
+from epf_jax.core.naming import component_names
 from epf_jax.exact import GridPosterior
-from epf_jax.naming import component_names
 from epf_jax.plots.base import (
     EXACT,
     FILTER,

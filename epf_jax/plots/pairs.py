@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.naming import component_names, named_leaves
+from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.plots.base import TRUE, TRUTH, finish, pyplot, true_values
 from epf_jax.results import Results, check_one_run, times
 

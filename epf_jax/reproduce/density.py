@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.derivatives import taylor_expansion
+from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import kl
 from epf_jax.reproduce.cases import Size
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict

@@ -2,8 +2,8 @@
 
 import pathlib
 
-from epf_jax.checks import pip_install
-from epf_jax.machine import machine
+from epf_jax.core.checks import pip_install
+from epf_jax.core.machine import machine
 from epf_jax.page import Table, page_of, picture_of, table_of, text_of
 from epf_jax.reproduce.cases import DEMO, FULL, Size
 from epf_jax.reproduce.claims import Claim, Experiment, Section

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from epf_jax.machine import machine
+from epf_jax.core.machine import machine
 from epf_jax.reproduce.cases import Size
 from epf_jax.reproduce.claims import Experiment, Section
 from epf_jax.reproduce.report import prepare, write_report

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from epf_jax.derivatives import taylor_expansion
+from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import grid_moments, known_path
 from epf_jax.model import StateSpaceModel
 from epf_jax.reproduce.cases import STAR, Size, data_settings, score, series

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from epf_jax import files
-from epf_jax.machine import machine
+from epf_jax.core import files
+from epf_jax.core.machine import machine
 
 Arrays = dict[str, np.ndarray]
 _PRESENTATION = (

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from epf_jax.derivatives import taylor_expansion
+from epf_jax.core.derivatives import taylor_expansion
+from epf_jax.core.polynomials import num_coefficients
 from epf_jax.exact import path_log_likelihood
 from epf_jax.filters import extended_parameter_filter
 from epf_jax.model import StateSpaceModel, simulate
-from epf_jax.polynomials import num_coefficients
 from epf_jax.proposals import bootstrap
 from epf_jax.reproduce.cases import SIN, Size, data_settings, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict

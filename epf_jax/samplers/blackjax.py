@@ -26,7 +26,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.checks import brief, check_positive, check_whole_number
+from epf_jax.core.checks import brief, check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
 
 _EXAMPLE = "epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3)"

@@ -7,7 +7,7 @@ draw inverts that piecewise-quadratic distribution function exactly. Draws do no
 import jax
 import jax.numpy as jnp
 
-from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
 
 

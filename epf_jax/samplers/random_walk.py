@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.random import normal, side_by_side
+from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.random import normal, side_by_side
 from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 from epf_jax.weights import Population
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_positive, check_whole_number
+from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
 
 

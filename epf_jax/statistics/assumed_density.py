@@ -34,10 +34,10 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_whole_number
-from epf_jax.gaussian import cholesky, normal_log_prob
+from epf_jax.core.checks import check_whole_number
+from epf_jax.core.gaussian import cholesky, normal_log_prob
+from epf_jax.core.random import normal
 from epf_jax.model import StateSpaceModel
-from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.terms import path_terms, require_noise, warn_of_moving_bounds

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_positive
-from epf_jax.interpolation import between, compress, expand, node_counts
+from epf_jax.core.checks import check_positive
+from epf_jax.core.interpolation import between, compress, expand, node_counts
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, Theta
 from epf_jax.samplers import Sampler

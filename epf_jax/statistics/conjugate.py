@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import condition, is_gaussian, moments, solve_lower
+from epf_jax.core.gaussian import condition, is_gaussian, moments, solve_lower
+from epf_jax.core.random import normal
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import is_distribution
-from epf_jax.random import normal
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.terms import (

@@ -26,12 +26,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.extend.core import jaxpr_as_fun
 
-from epf_jax.densities import counted, is_count
-from epf_jax.dependence import abstractly
-from epf_jax.gaussian import base_distribution
+from epf_jax.core.densities import counted, is_count
+from epf_jax.core.dependence import abstractly
+from epf_jax.core.gaussian import base_distribution
+from epf_jax.core.platforms import on_cpu
+from epf_jax.core.precision import full_precision
 from epf_jax.model import StateSpaceModel, example_input, known, simulate
-from epf_jax.platforms import on_cpu
-from epf_jax.precision import full_precision
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.statistics.factors import Factor, View, factors_of, refuse_at_a_glance

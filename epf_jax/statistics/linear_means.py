@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.dependence import is_affine
-from epf_jax.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
+from epf_jax.core.dependence import is_affine
+from epf_jax.core.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
+from epf_jax.core.triangular import Factor, add_rows, dense, empty, list_of_rows, times
 from epf_jax.in_a_row import Numbers, numbers_in_a_row
 from epf_jax.model import StateSpaceModel
 from epf_jax.parameters import Parameters, evaluated
@@ -38,7 +39,6 @@ from epf_jax.terms import (
     require_noise,
     whiten,
 )
-from epf_jax.triangular import Factor, add_rows, dense, empty, list_of_rows, times
 
 _MOST_COLUMNS = 24  # of a factor, into which rows are rotated one number after the other
 _PROBES = 16  # thetas at which it is looked whether a component has noise

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.dependence import depends_on, is_affine
+from epf_jax.core.dependence import depends_on, is_affine
 from epf_jax.in_a_row import Numbers
 from epf_jax.statistics.coefficients import put
 from epf_jax.terms import GaussianTerm

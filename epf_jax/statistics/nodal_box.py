@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.interpolation import compress, expand, lagrange, points
+from epf_jax.core.interpolation import compress, expand, lagrange, points
 
 _FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior and have to be read
 RESOLVED = 10.0  # how far a log-density may fall among the nodes about its top

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from epf_jax.checks import is_like
-from epf_jax.dependence import depends_on
+from epf_jax.core.checks import is_like
+from epf_jax.core.dependence import depends_on
 from epf_jax.terms import Terms
 from epf_jax.weights import where_rows
 

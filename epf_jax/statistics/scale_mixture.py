@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.dependence import abstractly, depends_on
-from epf_jax.gammas import gamma
-from epf_jax.gaussian import base_distribution
+from epf_jax.core.dependence import abstractly, depends_on
+from epf_jax.core.gammas import gamma
+from epf_jax.core.gaussian import base_distribution
 from epf_jax.model import StateSpaceModel
 from epf_jax.statistics.base import Statistic
 from epf_jax.statistics.conjugate import (

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_signature, shape_of_call
-from epf_jax.gaussian import solve_lower
+from epf_jax.core.checks import check_signature, shape_of_call
+from epf_jax.core.gaussian import solve_lower
 from epf_jax.model import StateSpaceModel
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target

@@ -25,14 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.checks import check_positive, check_whole_number
-from epf_jax.dependence import is_affine
-from epf_jax.derivatives import taylor_expansion
-from epf_jax.gaussian import noisy_part, solve_lower
+from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.dependence import is_affine
+from epf_jax.core.derivatives import taylor_expansion
+from epf_jax.core.gaussian import noisy_part, solve_lower
+from epf_jax.core.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
 from epf_jax.in_a_row import numbers_in_a_row
 from epf_jax.model import StateSpaceModel, as_theta
 from epf_jax.parameters import Theta
-from epf_jax.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.terms import (

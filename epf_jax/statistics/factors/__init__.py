@@ -7,8 +7,8 @@ that does not fit makes the sums NaN.
 
 import numpyro.distributions as dist
 
-from epf_jax.dependence import abstractly
-from epf_jax.gaussian import base_distribution
+from epf_jax.core.dependence import abstractly
+from epf_jax.core.gaussian import base_distribution
 from epf_jax.statistics.factors.base import Factor, View
 from epf_jax.statistics.factors.natural import categorical_factor, natural_factor
 from epf_jax.statistics.factors.regression import covariance_factor, glance_at, regression_factor

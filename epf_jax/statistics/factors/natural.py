@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.gaussian import base_distribution
+from epf_jax.core.gaussian import base_distribution
 from epf_jax.statistics.factors.base import Factor, View, require, whole
 from epf_jax.statistics.families import PROBABILITIES, RATE, SHARE, VARIANCE, NotConjugateError
 from epf_jax.terms import Term

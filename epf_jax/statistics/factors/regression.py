@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.gaussian import solve_lower
+from epf_jax.core.gaussian import solve_lower
 from epf_jax.statistics.factors.base import Factor, View, require, whole
 from epf_jax.statistics.families import COEFFICIENTS, RATE, VARIANCE, NotConjugateError
 from epf_jax.terms import GaussianTerm, whiten

@@ -10,9 +10,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.elementary import log
-from epf_jax.platforms import by_platform
-from epf_jax.random import between_ones, normal_at, places, stream
+from epf_jax.core.elementary import log
+from epf_jax.core.platforms import by_platform
+from epf_jax.core.random import between_ones, normal_at, places, stream
 
 
 def gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.checks import is_key
+from epf_jax.core.checks import is_key
 
 MAX_OPERATIONS = 1500  # of a kernel, as it is written
 MAX_CARRIED_OUT = 4000  # in a step, loops counted as often as they turn

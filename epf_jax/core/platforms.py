@@ -28,7 +28,7 @@ def by_platform(
     if backend != "gpu":
         return (cpu or default)(*given) if backend == "cpu" else default(*given)
     if isinstance(gpu, str):
-        from epf_jax.kernels import vectors
+        from epf_jax.core.kernels import vectors
 
         cuda = getattr(vectors, gpu)
     else:

@@ -27,9 +27,9 @@ import jax.extend
 import numpy as np
 from jax.experimental import serialize_executable
 
-from epf_jax.checks import is_key
-from epf_jax.machine import share_of_maps
-from epf_jax.sources import NamelessError, source_name, version_name
+from epf_jax.core.checks import is_key
+from epf_jax.core.machine import share_of_maps
+from epf_jax.core.sources import NamelessError, source_name, version_name
 
 _log = logging.getLogger(__name__)
 _NOT_OF_PROGRAMS = re.compile("cache|log|traceback|explain|profiler|dump")  # settings that change no program
@@ -58,7 +58,7 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     process need not even trace them. A program is found again by the source of the model's functions and of all that
     they read: these must be functions of their arguments and of constants (no files, no imports inside, no `np.random`,
     no `print`), or jax's own way is taken. To see why, `logging.basicConfig()` and
-    `logging.getLogger("epf_jax.caching").setLevel(logging.INFO)`. Within a process a filter stays what it was when it
+    `logging.getLogger("epf_jax.core.caching").setLevel(logging.INFO)`. Within a process a filter stays what it was when it
     first ran, as under `jax.jit`: build model and filter again after a global changed.
     Before a new program is stored `jax.clear_caches()` is called, so that nothing traced earlier gets into it.
 

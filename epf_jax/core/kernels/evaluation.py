@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.kernels import arithmetic, places, shapes
-from epf_jax.kernels.cells import (
+from epf_jax.core.kernels import arithmetic, places, shapes
+from epf_jax.core.kernels.cells import (
     Block,
     Cells,
     NotFusable,

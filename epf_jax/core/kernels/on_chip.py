@@ -17,8 +17,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from epf_jax.checks import is_key
-from epf_jax.kernels.cells import (
+from epf_jax.core.checks import is_key
+from epf_jax.core.kernels.cells import (
     Block,
     Cells,
     NotFusable,
@@ -29,9 +29,9 @@ from epf_jax.kernels.cells import (
     spread,
     to_numbers,
 )
-from epf_jax.kernels.dispatch import MAX_PARTICLES
-from epf_jax.kernels.evaluation import evaluate
-from epf_jax.kernels.vectors import compiler
+from epf_jax.core.kernels.dispatch import MAX_PARTICLES
+from epf_jax.core.kernels.evaluation import evaluate
+from epf_jax.core.kernels.vectors import compiler
 
 _PER_WARP = 128  # lanes: four to a thread
 _SCRATCH_SLOTS = 48  # arrays of one word per particle, through which particles read what others have computed

@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental.jet import jet, jet_rules
 from jaxtyping import Array, Float
 
-from epf_jax.polynomials import is_zero, multi_indices
+from epf_jax.core.polynomials import is_zero, multi_indices
 
 MAX_NESTED_ORDER = 6  # compiles in seconds; at order 8 nested forward mode takes minutes
 

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.checks import is_key
+from epf_jax.core.checks import is_key
 
 _KNOWN = {"jax", "jaxlib", "numpy", "numpyro", "epf_jax"}  # named by their versions
 _OF_PYTHON = {"math", "functools", "operator", "builtins"}

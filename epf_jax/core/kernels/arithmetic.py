@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.kernels.cells import Block, Cells, NotFusable, count_operation, filled, inner_shape, mapped, spread
+from epf_jax.core.kernels.cells import Block, Cells, NotFusable, count_operation, filled, inner_shape, mapped, spread
 
 ELEMENTWISE = frozenset(
     [

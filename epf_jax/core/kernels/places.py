@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import triton as plgpu
 
-from epf_jax.kernels.cells import Block, Cells, NotFusable, filled, inner_shape, mapped, one_cell, spread
-from epf_jax.kernels.vectors import BEYOND
-from epf_jax.random import WORDS, split_words
+from epf_jax.core.kernels.cells import Block, Cells, NotFusable, filled, inner_shape, mapped, one_cell, spread
+from epf_jax.core.kernels.vectors import BEYOND
+from epf_jax.core.random import WORDS, split_words
 
 
 def _gather(block: Block, eqn: Any, x: Cells, indices: Cells) -> Cells:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.dependence import abstractly, depends_on, is_affine
+from epf_jax.core.dependence import abstractly, depends_on, is_affine
 
 _UNROLL = 6
 

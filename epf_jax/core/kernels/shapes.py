@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.checks import is_key
-from epf_jax.kernels.cells import (
+from epf_jax.core.checks import is_key
+from epf_jax.core.kernels.cells import (
     Block,
     Cells,
     NotFusable,

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
-from epf_jax.gammas import with_own_gammas
-from epf_jax.gaussian import (
+from epf_jax.core.gammas import with_own_gammas
+from epf_jax.core.gaussian import (
     base_distribution,
     is_gaussian,
     masked_normal_log_prob,
@@ -20,8 +20,8 @@ from epf_jax.gaussian import (
     normal_log_prob,
     without_noise,
 )
-from epf_jax.guards import guarded
-from epf_jax.random import normal, threefry
+from epf_jax.core.no_gradient import guarded
+from epf_jax.core.random import normal, threefry
 
 
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.elementary import log
+from epf_jax.core.elementary import log
 from epf_jax.parameters import Parameters
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr
 
-from epf_jax.dependence import programs_in
+from epf_jax.core.dependence import programs_in
 
 # What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {

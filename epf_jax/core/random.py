@@ -27,8 +27,8 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from epf_jax.elementary import erf_inv_quantile, normal_quantile
-from epf_jax.platforms import by_platform
+from epf_jax.core.elementary import erf_inv_quantile, normal_quantile
+from epf_jax.core.platforms import by_platform
 
 Words = UInt32[Array, "..."]
 

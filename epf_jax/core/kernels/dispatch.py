@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from epf_jax.kernels.cells import NotFusable
+from epf_jax.core.kernels.cells import NotFusable
 
 MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 
@@ -31,7 +31,7 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
     by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
     if not on_gpu or num_particles > MAX_PARTICLES:
         return by_xla(state, rows)
-    from epf_jax.kernels.on_chip import scan_on_chip
+    from epf_jax.core.kernels.on_chip import scan_on_chip
 
     row = jax.eval_shape(partial(jax.tree.map, lambda leaf: leaf[0]), rows)
     step, captured = jax.closure_convert(step, state, row)  # what is differentiated must come in as an argument

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.gaussian import rotation, solve_upper
-from epf_jax.polynomials import is_zero
+from epf_jax.core.gaussian import rotation, solve_upper
+from epf_jax.core.polynomials import is_zero
 
 _MOST_NUMBERS = 6  # columns of a factor whose numbers stand alone
 

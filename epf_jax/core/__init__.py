@@ -1,0 +1,1 @@
+"""Numerics, traced programs, kernels, files: nothing here knows of a state-space model."""
