@@ -12,7 +12,7 @@ from epf_jax._version import __version__
 from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.checkpoints import CheckpointError, load, save
 from epf_jax.core.caching import cache_compiled_programs
-from epf_jax.data import Panel, Series, from_table, panel
+from epf_jax.data.series import Panel, Series, from_table, panel
 from epf_jax.devices import across_devices, islands
 from epf_jax.diagnosis import Diagnosis, Finding
 from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling

@@ -11,11 +11,11 @@ import numpy as np
 
 from epf_jax.core.checks import brief, pip_install
 from epf_jax.core.naming import component_names, named_leaves
-from epf_jax.data import Panel, Series
+from epf_jax.data.series import Panel, Series
+from epf_jax.data.timestamps import axis_of
 from epf_jax.forecast import Forecast
 from epf_jax.results import Results, check_is_results, times
 from epf_jax.smoothing import Smoothed
-from epf_jax.times import axis_of
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
 _STATE = "x"  # what the state is called; a parameter of that name is refused

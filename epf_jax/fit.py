@@ -37,6 +37,7 @@ from epf_jax.core.checks import (
     returned,
 )
 from epf_jax.core.naming import named_leaves, scalars
+from epf_jax.data.tables import listed
 from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.model import StateSpaceModel, check_is_model
@@ -44,7 +45,6 @@ from epf_jax.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
 from epf_jax.series import check_series, with_own_inputs
-from epf_jax.tables import listed
 
 _MEMORY = 0.95  # of the default filter's gradient, as Nemeth et al. (2016) recommend
 _MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up

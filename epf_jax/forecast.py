@@ -16,14 +16,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.core.checks import check_key, check_whole_number, frames_to_user
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
-from epf_jax.data import STEP
+from epf_jax.data.series import STEP
+from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
 from epf_jax.model import StateSpaceModel, check_rows, input_rows
 from epf_jax.predictive import advance
 from epf_jax.results import Summary, summarise
 from epf_jax.run import DEFAULT_LEVELS, check_levels
-from epf_jax.tables import count_of
 
 
 class Forecast(NamedTuple):

@@ -33,9 +33,9 @@ from epf_jax.core.checks import (
     numeric_array,
 )
 from epf_jax.core.precision import full_precision
-from epf_jax.data import Series, inputs_of
+from epf_jax.data.series import Series, inputs_of
+from epf_jax.data.tables import columns_of, is_table
 from epf_jax.parameters import Parameters, Theta, evaluated, parameters
-from epf_jax.tables import columns_of, is_table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.caching import warn_of_many_programs
 from epf_jax.core.checks import check_flag, check_key, numeric_array
-from epf_jax.data import Panel
+from epf_jax.data.series import Panel
+from epf_jax.data.tables import columns_of, is_table
 from epf_jax.filters import Filter
 from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
@@ -29,7 +30,6 @@ from epf_jax.series import (
     with_own_inputs,
     y_shape,
 )
-from epf_jax.tables import columns_of, is_table
 from epf_jax.trouble import warn_of_trouble
 
 

@@ -13,11 +13,11 @@ from jaxtyping import Array
 
 from epf_jax.core.checks import frames_to_user, numeric_array
 from epf_jax.core.densities import can_be_partly_missing
-from epf_jax.data import Panel, Series, table_array
+from epf_jax.data.series import Panel, Series, table_array
+from epf_jax.data.tables import is_table
 from epf_jax.filters import Filter
 from epf_jax.filters.observations import check_support, of_observation
 from epf_jax.model import StateSpaceModel, check_finite_inputs
-from epf_jax.tables import is_table
 
 _ROUNDING = 0.05  # of the mean step, that observations may be rounded by on average without a word
 

@@ -13,7 +13,7 @@ from killing import hammer
 import epf_jax as epf
 from epf_jax.checkpoints import write_checkpoint
 from epf_jax.core.files import BusyError, held, write_atomically
-from epf_jax.lines import LineReader
+from epf_jax.data.text_lines import LineReader
 from epf_jax.streaming import Stream
 
 pytestmark = pytest.mark.xdist_group("checkpoints")  # one worker: what is made for all of these tests is made once

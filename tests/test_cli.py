@@ -23,9 +23,9 @@ from epf_jax.commands.look import comparison, findings, told_of
 from epf_jax.commands.methods import METHODS, filter_of
 from epf_jax.commands.shared import tell
 from epf_jax.commands.targets import target_of
-from epf_jax.data import Series
+from epf_jax.data.series import Series
+from epf_jax.data.tables import read_csv
 from epf_jax.streaming import Stream
-from epf_jax.tables import read_csv
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: what is made for all of these tests is made once
 
@@ -294,7 +294,7 @@ def test_a_fit_goes_on_from_its_checkpoint_when_rows_are_added_and_refuses_other
     fitted, folder, tmp_path, expected
 ):
     from epf_jax.commands.fitting import filter_series
-    from epf_jax.data import Series
+    from epf_jax.data.series import Series
 
     filter_, counted = epf.storvik_filter(epf.models.ar1(), 32), []
     for num in (8, 20, 20):
@@ -461,7 +461,7 @@ def lines_of(result):
 @pytest.fixture(scope="module")
 def told():
     """What a stream of the first values tells."""
-    from epf_jax.lines import LineReader
+    from epf_jax.data.text_lines import LineReader
 
     stream, reader = Stream(epf.storvik_filter(epf.models.ar1(), 32), seed=0), LineReader((), dtype=np.float32)
     return [stream.take(reader.read(repr(value).encode())) for value in Y.tolist()]

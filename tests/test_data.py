@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import epf_jax as epf
-from epf_jax.tables import read_csv
-from epf_jax.times import UNITS, axis_of
+from epf_jax.data.tables import read_csv
+from epf_jax.data.timestamps import UNITS, axis_of
 
 pytestmark = pytest.mark.xdist_group("data")  # one worker: what is made for all of these tests is made once
 

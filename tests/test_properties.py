@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 import epf_jax as epf
 from epf_jax.commands import app
 from epf_jax.core.polynomials import evaluate, multiply, num_coefficients
-from epf_jax.lines import LineError, LineReader, Observation, as_number
+from epf_jax.data.text_lines import LineError, LineReader, Observation, as_number
+from epf_jax.data.timestamps import time_steps
 from epf_jax.parameters import parameters
 from epf_jax.quantiles import quantiles
 from epf_jax.resampling import multinomial, residual, stratified, systematic
-from epf_jax.times import time_steps
 from epf_jax.weights import ess, mean_and_sd, reweight
 
 QUICK, MANY = 25, 500

@@ -39,7 +39,7 @@ from epf_jax.commands.shared import (
 )
 from epf_jax.commands.targets import filter_for, target_of
 from epf_jax.core.naming import scalars
-from epf_jax.data import Series
+from epf_jax.data.series import Series
 from epf_jax.filters import Filter
 from epf_jax.model import StateSpaceModel
 from epf_jax.page import Table

@@ -40,12 +40,12 @@ from epf_jax.commands.shared import (
 )
 from epf_jax.commands.targets import build
 from epf_jax.core.naming import LEVELS, scalars
-from epf_jax.data import Series
+from epf_jax.data.series import Series
+from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter
 from epf_jax.page import Table
 from epf_jax.results import Results
 from epf_jax.smoothing import Smoothed
-from epf_jax.tables import count_of
 
 _ADVICE = (
     "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "

@@ -12,13 +12,13 @@ import numpy as np
 
 from epf_jax.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
 from epf_jax.core.files import held
-from epf_jax.data import Series, series_of, shaped
+from epf_jax.data.series import Series, series_of, shaped
+from epf_jax.data.tables import listed, read_csv
 from epf_jax.filters import Filter, FilterState
 from epf_jax.model import check_rows, input_rows
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, join, pieces, run_jitted
 from epf_jax.series import check_room, check_series, y_shape
-from epf_jax.tables import listed, read_csv
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
 _KIND = "fit"

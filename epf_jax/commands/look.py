@@ -15,7 +15,7 @@ import numpy as np
 
 from epf_jax.commands.methods import EXACT_INSIDE
 from epf_jax.core.naming import scalars
-from epf_jax.data import Series
+from epf_jax.data.series import Series
 from epf_jax.filters import Filter
 from epf_jax.forecast import Forecast
 from epf_jax.page import Figure

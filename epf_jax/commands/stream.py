@@ -27,10 +27,10 @@ from epf_jax.commands.shared import (
 )
 from epf_jax.commands.targets import build
 from epf_jax.core.files import held
-from epf_jax.lines import LONGEST, HeaderError, LineError, LineReader, Observation
+from epf_jax.data.tables import count_of
+from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.series import y_shape
 from epf_jax.streaming import FullError, Line, Stream, as_json
-from epf_jax.tables import count_of
 from epf_jax.trouble import ABSURD
 
 

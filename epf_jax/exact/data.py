@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Array
 
 from epf_jax.core.checks import numeric_array
-from epf_jax.data import table_array
+from epf_jax.data.series import table_array
+from epf_jax.data.tables import is_table
 from epf_jax.model import StateSpaceModel, check_is_model, input_rows
 from epf_jax.parameters import Theta
 from epf_jax.series import check_values
-from epf_jax.tables import is_table
 
 
 def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:

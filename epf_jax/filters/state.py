@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.core.naming import estimates
+from epf_jax.data.tables import count_of
 from epf_jax.parameters import Theta
-from epf_jax.tables import count_of
 
 
 class FilterState(NamedTuple):

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from epf_jax.core.checks import check_whole_number
-from epf_jax.data import Series, shaped
+from epf_jax.data.series import Series, shaped
+from epf_jax.data.timestamps import axis_of
 from epf_jax.plots.base import (
     ALONG,
     DATA,
@@ -19,7 +20,6 @@ from epf_jax.plots.base import (
     finished,
     legend,
 )
-from epf_jax.times import axis_of
 
 
 def plot_forecast(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from epf_jax.core.checks import brief
-from epf_jax.lines import as_number, is_number
-from epf_jax.times import RowName
+from epf_jax.data.text_lines import as_number, is_number
+from epf_jax.data.timestamps import RowName
 
 _TABLES = frozenset({"pandas", "polars", "pyarrow"})
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.core.checks import brief
-from epf_jax.lines import as_number
+from epf_jax.data.text_lines import as_number
 
 UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0}
 _NANOSECONDS = 10**9  # of a second

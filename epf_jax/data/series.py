@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.tables import columns_of, complete, count_of, is_missing, is_table, listed, numbers_of, plain
-from epf_jax.times import RowName, axis_of, rounded_to, time_steps, usual_step
+from epf_jax.data.tables import columns_of, complete, count_of, is_missing, is_table, listed, numbers_of, plain
+from epf_jax.data.timestamps import RowName, axis_of, rounded_to, time_steps, usual_step
 
 STEP = "dt"  # the input that a time column becomes
 

@@ -1,0 +1,1 @@
+"""Tables, time stamps and lines of text as series."""
