@@ -39,7 +39,8 @@ from epf_jax.filters import (
 from epf_jax.fit import Fit, fit
 from epf_jax.forecast import Forecast, forecast
 from epf_jax.laplace import laplace
-from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.models.state_space import StateSpaceModel, simulate
+from epf_jax.models.switching import switching
 from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.quasi import in_order, quasi_random
 from epf_jax.replicate import replicate
@@ -62,7 +63,6 @@ from epf_jax.statistics import (
     taylor_log_density,
 )
 from epf_jax.sweep import sweep
-from epf_jax.switching import switching
 
 __all__ = [
     "Chains",

@@ -40,7 +40,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.filters.state import PARTICLES
 from epf_jax.fingerprints import fingerprint
-from epf_jax.model import example_input
+from epf_jax.models.state_space import example_input
 from epf_jax.run import check_filter
 
 _MAGIC = b"epf_jax checkpoint "

@@ -25,8 +25,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.core.densities import log_prob, sample_each
 from epf_jax.core.random import threefry
-from epf_jax.model import StateSpaceModel, simulate
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.proposals import Proposal, blind_to_missing
 from epf_jax.quasi import is_quasi_random
 from epf_jax.resampling import independent_ancestors

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.core.random import stream
 from epf_jax.filters import Filter, FilterState, StepInfo
 from epf_jax.filters.base import edge_of_box
-from epf_jax.filters.observations import missing_where
+from epf_jax.models.missing import missing_where
 from epf_jax.predictive import advance, probability_integral_transform
 from epf_jax.results import Diagnostics, Lineage, summarise
 from epf_jax.weights import sums

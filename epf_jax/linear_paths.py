@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.gaussian import condition, factors_of_gain, linear_parts, moments, solve_lower
 from epf_jax.core.random import normal
 from epf_jax.core.triangular import scale_of_sum
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel
 
 
 class Steps(NamedTuple):

@@ -16,13 +16,13 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.calls import CannotEvaluateError, drawn
 from epf_jax.core.checks import check_signature
 from epf_jax.core.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
-from epf_jax.model import StateSpaceModel, check_is_model, example_input
-from epf_jax.parameters import Theta
+from epf_jax.models.one_particle import CannotEvaluateError, drawn
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, example_input
 
 
 class Proposal(NamedTuple):

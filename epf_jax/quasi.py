@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.checks import brief
 from epf_jax.core.dependence import abstractly
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal
 from epf_jax.resampling import (
     Resampler,

@@ -16,10 +16,7 @@ from epf_jax.core.checks import check_flag, check_key, numeric_array
 from epf_jax.data.series import Panel
 from epf_jax.data.tables import columns_of, is_table
 from epf_jax.filters import Filter
-from epf_jax.model import check_rows, input_rows
-from epf_jax.results import Results
-from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
-from epf_jax.series import (
+from epf_jax.models.observed import (
     check_lengths,
     check_room,
     check_series,
@@ -30,6 +27,9 @@ from epf_jax.series import (
     with_own_inputs,
     y_shape,
 )
+from epf_jax.models.state_space import check_rows, input_rows
+from epf_jax.results import Results
+from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
 from epf_jax.trouble import warn_of_trouble
 
 

@@ -28,9 +28,9 @@ from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.base import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
-from epf_jax.model import StateSpaceModel, check_rows, input_rows
+from epf_jax.models.observed import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
+from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.results import Lineage, Results, record, theta_and_x
-from epf_jax.series import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
 from epf_jax.trouble import is_troubled, warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -32,8 +32,8 @@ from epf_jax.core.machine import machine
 from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.filters import Filter
 from epf_jax.fingerprints import fingerprint
-from epf_jax.model import StateSpaceModel, as_theta, check_is_model, simulate
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, as_theta, check_is_model, simulate
 from epf_jax.parts import Parts, Row, check_folder, write_table
 from epf_jax.replicate import replicate
 from epf_jax.run import run

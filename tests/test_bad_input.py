@@ -19,7 +19,7 @@ from jax.scipy.special import gammaln
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.calls import CannotEvaluateError
+from epf_jax.models.one_particle import CannotEvaluateError
 
 KEY = jax.random.key(0)
 Y = jnp.array([0.1, 0.2, 0.3])

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import epf_jax as epf
-from epf_jax.parameters import parameters
+from epf_jax.models.parameters import parameters
 
 PRIORS = {
     "scalar_real": lambda: dist.Normal(1.0, 2.0),

@@ -12,7 +12,7 @@ import epf_jax as epf
 from epf_jax import exact
 from epf_jax.filters.memory import Memory
 from epf_jax.filters.resample_move import Genealogy, _path_log_density
-from epf_jax.terms import path_terms
+from epf_jax.models.path_terms import path_terms
 
 pytestmark = pytest.mark.xdist_group("resample_move")  # one worker: what is made for all of these tests is made once
 

@@ -14,8 +14,8 @@ import pytest
 import epf_jax as epf
 from epf_jax.core import caching
 from epf_jax.core.machine import share_of_maps
+from epf_jax.models.observed import check_series
 from epf_jax.results import log_scores
-from epf_jax.series import check_series
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)

@@ -28,7 +28,7 @@ from epf_jax.core.gaussian import cholesky
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.results import Results
 from epf_jax.run import check_levels, run_jitted
 from epf_jax.weights import Population, population

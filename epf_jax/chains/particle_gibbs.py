@@ -24,16 +24,16 @@ from epf_jax.conditional import first_path, redraw_whole_path
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.random import threefry
 from epf_jax.filters.parameter import check_statistic
-from epf_jax.model import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
+from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
+from epf_jax.models.path_terms import path_terms
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
-from epf_jax.series import check_series, warn_if_missing, with_own_inputs
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
 from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture
-from epf_jax.terms import path_terms
 
 
 class PathState(NamedTuple):

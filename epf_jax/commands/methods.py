@@ -17,7 +17,7 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 class Method(NamedTuple):

@@ -29,7 +29,7 @@ from epf_jax.commands.targets import build
 from epf_jax.core.files import held
 from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
-from epf_jax.series import y_shape
+from epf_jax.models.observed import y_shape
 from epf_jax.streaming import FullError, Line, Stream, as_json
 from epf_jax.trouble import ABSURD
 

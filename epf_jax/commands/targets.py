@@ -14,7 +14,7 @@ from typing import Any
 from epf_jax.commands.methods import DEFAULT_METHOD, filter_of
 from epf_jax.core.checks import brief
 from epf_jax.filters import Filter
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def target_of(text: str) -> StateSpaceModel | Filter:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.elementary import log
-from epf_jax.parameters import Parameters
+from epf_jax.models.parameters import Parameters
 
 
 @cache

@@ -10,9 +10,9 @@ from jaxtyping import Array
 from epf_jax.core.checks import numeric_array
 from epf_jax.data.series import table_array
 from epf_jax.data.tables import is_table
-from epf_jax.model import StateSpaceModel, check_is_model, input_rows
-from epf_jax.parameters import Theta
-from epf_jax.series import check_values
+from epf_jax.models.observed import check_values
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_rows
 
 
 def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:

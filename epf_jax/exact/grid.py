@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import frames_to_user
 from epf_jax.core.naming import named_leaves
-from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.parameters import Theta, is_distribution
+from epf_jax.models.parameters import Theta, is_distribution
+from epf_jax.models.state_space import StateSpaceModel, check_is_model
 
 _AT_ITS_END = 0.05  # of its highest, a density at the end of a grid that holds too little of it
 _BEYOND = 0.01  # of a posterior, that a grid may leave out without a word

@@ -17,8 +17,8 @@ from epf_jax.core.precision import full_precision
 from epf_jax.exact.data import as_arrays, as_observations
 from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.linear_paths import forward, smoothed_moments
-from epf_jax.model import StateSpaceModel, input_rows
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, input_rows
 
 
 def kalman_log_evidence(

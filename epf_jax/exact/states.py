@@ -11,7 +11,7 @@ from epf_jax.exact.data import as_arrays
 from epf_jax.exact.grid import Axes
 from epf_jax.exact.kalman import kalman, kalman_states
 from epf_jax.exact.quadrature import quadrature, quadrature_states
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 _LEAST_WEIGHT = 1e-9  # of a point of the grid that counts
 

@@ -15,7 +15,6 @@ from epf_jax.core.kernels import step_on_device
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
 from epf_jax.devices import mesh_of, spread_particles
-from epf_jax.filters.observations import as_observation, check_input, check_observation, observed_number, of_one_kind
 from epf_jax.filters.state import (
     PARTICLES,
     FilterState,
@@ -25,8 +24,9 @@ from epf_jax.filters.state import (
     strongly_typed,
     typed_as,
 )
-from epf_jax.model import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_slips
-from epf_jax.parameters import Parameters, Theta
+from epf_jax.models.missing import as_observation, check_input, check_observation, observed_number, of_one_kind
+from epf_jax.models.parameters import Parameters, Theta
+from epf_jax.models.state_space import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_slips
 from epf_jax.quasi import order_of
 from epf_jax.resampling import Resampler, Selection, check_resampler
 from epf_jax.samplers import SampleInfo, together

@@ -17,8 +17,8 @@ from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.known_theta import KnownTheta
 from epf_jax.filters.memory import recall
 from epf_jax.filters.state import FilterState, StepInfo
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.proposals import Proposal, blind_to_missing
 from epf_jax.quasi import in_order, is_quasi_random
 from epf_jax.resampling import systematic

@@ -29,8 +29,8 @@ from epf_jax.core.triangular import scale_of_sum
 from epf_jax.filters.base import start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.state import StepInfo
-from epf_jax.model import StateSpaceModel, check_is_model
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
 from epf_jax.resampling import Resampler, resampler_name
 

@@ -38,10 +38,10 @@ from epf_jax.core.densities import log_prob
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.memory import check_names_ancestors
-from epf_jax.filters.observations import missing_where
 from epf_jax.filters.state import FilterState
-from epf_jax.model import StateSpaceModel, as_theta, example_input
-from epf_jax.parameters import Theta
+from epf_jax.models.missing import missing_where
+from epf_jax.models.parameters import Theta
+from epf_jax.models.state_space import StateSpaceModel, as_theta, example_input
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, systematic
 from epf_jax.statistics import (

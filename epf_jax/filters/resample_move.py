@@ -37,15 +37,15 @@ from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.derivatives import forward_gradient
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
-from epf_jax.filters.observations import missing_where
 from epf_jax.filters.parameter import parameter_filter
 from epf_jax.filters.state import PARTICLES
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.missing import missing_where
+from epf_jax.models.path_terms import Terms, path_terms
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.proposals import Proposal, default_proposal
 from epf_jax.resampling import Resampler, resampler_name, systematic
 from epf_jax.samplers import Sampler, check_sampler, each_particle, no_draw, random_walk, together
 from epf_jax.statistics import frozen
-from epf_jax.terms import Terms, path_terms
 from epf_jax.weights import Population
 
 

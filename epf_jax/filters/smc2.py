@@ -37,10 +37,10 @@ from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, s
 from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
-from epf_jax.filters.observations import missing_where
 from epf_jax.filters.state import PARTICLES, FilterState
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters, Theta
+from epf_jax.models.missing import missing_where
+from epf_jax.models.parameters import Parameters, Theta
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
 from epf_jax.samplers import SampleInfo, no_draw, together

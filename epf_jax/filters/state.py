@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.core.naming import estimates
 from epf_jax.data.tables import count_of
-from epf_jax.parameters import Theta
+from epf_jax.models.parameters import Theta
 
 
 class FilterState(NamedTuple):

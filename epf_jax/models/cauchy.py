@@ -2,7 +2,7 @@
 
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def cauchy_ar1(

@@ -6,7 +6,7 @@ Given theta, all have an exact Kalman filter (`epf_jax.exact.kalman`), which mak
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def ar1(*, prior_sd: float = 0.5, noise: float = 1.0, observation_noise: float = 0.5) -> StateSpaceModel:

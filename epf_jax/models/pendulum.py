@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def pendulum(*, time_step: float = 0.1, observation_noise: float = 0.1) -> StateSpaceModel:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def sinusoid(*, prior_sd: float = 0.2, noise: float = 1.0, observation_noise: float = 0.1) -> StateSpaceModel:

@@ -3,7 +3,7 @@
 import jax
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def star(

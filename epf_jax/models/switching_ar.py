@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from epf_jax.core.checks import check_whole_number
-from epf_jax.model import StateSpaceModel
-from epf_jax.switching import split_regime, switching
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.switching import split_regime, switching
 
 
 def switching_ar1(

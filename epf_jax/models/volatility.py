@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def stochastic_volatility(*, prior: dict[str, Any] | None = None) -> StateSpaceModel:

@@ -17,7 +17,7 @@ import numpy as np
 from epf_jax import exact, models
 from epf_jax.exact.grid import likelihood_of
 from epf_jax.filters import Filter
-from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.replicate import replicate
 from epf_jax.reproduce.store import Arrays, Unit
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from epf_jax.filters import Filter, bootstrap_filter, coordinate_kernel, extended_parameter_filter, liu_west_filter
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.plots import draw_posterior, draw_reference, draw_truth, finish
 from epf_jax.proposals import bootstrap
 from epf_jax.reproduce.cases import Case, Size, exact_unit, filter_unit, score

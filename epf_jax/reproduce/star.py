@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import grid_moments, known_path
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.reproduce.cases import STAR, Size, data_settings, score, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
 from epf_jax.reproduce.methods import default, draw_methods, filter_units, literal, liu_west, score_table

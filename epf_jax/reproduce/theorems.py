@@ -12,7 +12,7 @@ from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.core.polynomials import num_coefficients
 from epf_jax.exact import path_log_likelihood
 from epf_jax.filters import extended_parameter_filter
-from epf_jax.model import StateSpaceModel, simulate
+from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.proposals import bootstrap
 from epf_jax.reproduce.cases import SIN, Size, data_settings, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict

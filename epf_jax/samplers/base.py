@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.parameters import Parameters
+from epf_jax.models.parameters import Parameters
 from epf_jax.weights import Population, sums
 
 LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]

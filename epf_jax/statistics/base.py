@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
-from epf_jax.model import StateSpaceModel, check_is_model, input_rows
-from epf_jax.parameters import theta_inside
+from epf_jax.models.parameters import theta_inside
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_rows
 from epf_jax.samplers import LogDensity, Sampler, check_sampler, each_particle, prior_population, random_walk
 
 

@@ -20,9 +20,9 @@ from jaxtyping import Array, Float, Int
 from epf_jax.core.gaussian import cholesky
 from epf_jax.core.random import normal, side_by_side
 from epf_jax.core.triangular import Factor, add_rows, diagonal, empty, last_column, solve, times
-from epf_jax.in_a_row import Numbers, numbers_in_a_row
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters, evaluated, theta_inside
+from epf_jax.models.flat_theta import Numbers, numbers_in_a_row
+from epf_jax.models.parameters import Parameters, evaluated, theta_inside
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import SampleInfo, prior_population
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.statistics.base import Statistic

@@ -23,11 +23,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.gaussian import condition, is_gaussian, moments, solve_lower
 from epf_jax.core.random import normal
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import is_distribution
-from epf_jax.samplers import exact_draw
-from epf_jax.statistics.base import Statistic, check_model_learns
-from epf_jax.terms import (
+from epf_jax.models.parameters import is_distribution
+from epf_jax.models.path_terms import (
     GaussianTerm,
     Term,
     Terms,
@@ -38,6 +35,9 @@ from epf_jax.terms import (
     require_inspectable,
     require_noise,
 )
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.samplers import exact_draw
+from epf_jax.statistics.base import Statistic, check_model_learns
 
 
 class GaussianStatistic(NamedTuple):

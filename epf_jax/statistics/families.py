@@ -25,7 +25,7 @@ from epf_jax.core.elementary import log_ndtr, normal_quantile_of_log
 from epf_jax.core.gammas import gamma, log_gamma
 from epf_jax.core.gaussian import base_distribution, cholesky, is_gaussian, solve_lower, solve_upper
 from epf_jax.core.random import normal, side_by_side
-from epf_jax.parameters import is_distribution
+from epf_jax.models.parameters import is_distribution
 
 
 class NotConjugateError(ValueError):

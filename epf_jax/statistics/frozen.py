@@ -1,6 +1,6 @@
 """No statistic: theta is drawn from the prior once and never again. SIR on the augmented state (x, theta)."""
 
-from epf_jax.model import StateSpaceModel, check_is_model
+from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.samplers import no_draw
 from epf_jax.statistics.base import Statistic
 

@@ -22,14 +22,9 @@ from jaxtyping import Array, Float, Int
 from epf_jax.core.dependence import is_affine
 from epf_jax.core.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
 from epf_jax.core.triangular import Factor, add_rows, dense, empty, list_of_rows, times
-from epf_jax.in_a_row import Numbers, numbers_in_a_row
-from epf_jax.model import StateSpaceModel
-from epf_jax.parameters import Parameters, evaluated
-from epf_jax.samplers import default_walk
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.statistics.coefficients import Regression, with_gaussian_proposals
-from epf_jax.statistics.means import Means, linear_in_state, linear_in_theta, which_enter
-from epf_jax.terms import (
+from epf_jax.models.flat_theta import Numbers, numbers_in_a_row
+from epf_jax.models.parameters import Parameters, evaluated
+from epf_jax.models.path_terms import (
     GaussianTerm,
     Term,
     gaussian_term,
@@ -39,6 +34,11 @@ from epf_jax.terms import (
     require_noise,
     whiten,
 )
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.samplers import default_walk
+from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
+from epf_jax.statistics.coefficients import Regression, with_gaussian_proposals
+from epf_jax.statistics.means import Means, linear_in_state, linear_in_theta, which_enter
 
 _MOST_COLUMNS = 24  # of a factor, into which rows are rotated one number after the other
 _PROBES = 16  # thetas at which it is looked whether a component has noise

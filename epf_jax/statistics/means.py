@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.dependence import depends_on, is_affine
-from epf_jax.in_a_row import Numbers
+from epf_jax.models.flat_theta import Numbers
+from epf_jax.models.path_terms import GaussianTerm
 from epf_jax.statistics.coefficients import put
-from epf_jax.terms import GaussianTerm
 
 
 class Means(NamedTuple):

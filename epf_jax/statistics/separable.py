@@ -18,10 +18,10 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_signature, shape_of_call
 from epf_jax.core.gaussian import solve_lower
-from epf_jax.model import StateSpaceModel
+from epf_jax.models.path_terms import GaussianTerm, gaussian_term, other_inputs, path_terms, require_inspectable, whiten
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.terms import GaussianTerm, gaussian_term, other_inputs, path_terms, require_inspectable, whiten
 
 _PROBES = 6  # places at which features and coefficients are compared with the model
 

@@ -30,12 +30,9 @@ from epf_jax.core.dependence import is_affine
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.core.gaussian import noisy_part, solve_lower
 from epf_jax.core.polynomials import evaluate, is_zero, monomials, multiply, num_coefficients
-from epf_jax.in_a_row import numbers_in_a_row
-from epf_jax.model import StateSpaceModel, as_theta
-from epf_jax.parameters import Theta
-from epf_jax.samplers import Sampler
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
-from epf_jax.terms import (
+from epf_jax.models.flat_theta import numbers_in_a_row
+from epf_jax.models.parameters import Theta
+from epf_jax.models.path_terms import (
     GaussianTerm,
     Term,
     Terms,
@@ -47,6 +44,9 @@ from epf_jax.terms import (
     require_noise,
     whiten,
 )
+from epf_jax.models.state_space import StateSpaceModel, as_theta
+from epf_jax.samplers import Sampler
+from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 
 _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA compiles one of them all far sooner
 

@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from epf_jax.core.dependence import depends_on, is_affine
+from epf_jax.models.path_terms import Term
 from epf_jax.statistics.families import Family, Leaf, NotConjugateError
-from epf_jax.terms import Term
 
 
 class Factor(NamedTuple):

@@ -23,8 +23,8 @@ from epf_jax.core.checks import frames_to_user
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
-from epf_jax.model import StateSpaceModel, example_input
-from epf_jax.parameters import evaluated
+from epf_jax.models.parameters import evaluated
+from epf_jax.models.state_space import StateSpaceModel, example_input
 
 _PROBES = 16
 

@@ -16,8 +16,8 @@ from epf_jax.core.densities import can_be_partly_missing
 from epf_jax.data.series import Panel, Series, table_array
 from epf_jax.data.tables import is_table
 from epf_jax.filters import Filter
-from epf_jax.filters.observations import check_support, of_observation
-from epf_jax.model import StateSpaceModel, check_finite_inputs
+from epf_jax.models.missing import check_support, of_observation
+from epf_jax.models.state_space import StateSpaceModel, check_finite_inputs
 
 _ROUNDING = 0.05  # of the mean step, that observations may be rounded by on average without a word
 

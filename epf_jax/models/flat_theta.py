@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from epf_jax.parameters import Parameters, Theta, evaluated
+from epf_jax.models.parameters import Parameters, Theta, evaluated
 
 
 class Numbers(NamedTuple):

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from epf_jax.core.checks import numeric_array
 from epf_jax.core.densities import components_of, is_discrete, support_of_each
-from epf_jax.model import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, example_input
 
 
 def observed_number(y: Any, model: StateSpaceModel) -> Any:

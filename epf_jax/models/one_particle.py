@@ -16,7 +16,7 @@ from numpyro.distributions import constraints
 from epf_jax.core.dependence import reads, same_as
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.static_index import missed_entry
-from epf_jax.parameters import is_distribution
+from epf_jax.models.parameters import is_distribution
 
 SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
 

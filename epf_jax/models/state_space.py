@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from epf_jax.calls import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
 from epf_jax.core.checks import (
     brief,
     check_key,
@@ -35,7 +34,8 @@ from epf_jax.core.checks import (
 from epf_jax.core.precision import full_precision
 from epf_jax.data.series import Series, inputs_of
 from epf_jax.data.tables import columns_of, is_table
-from epf_jax.parameters import Parameters, Theta, evaluated, parameters
+from epf_jax.models.one_particle import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
+from epf_jax.models.parameters import Parameters, Theta, evaluated, parameters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

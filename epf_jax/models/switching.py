@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.checks import check_signature
 from epf_jax.core.densities import log_prob
 from epf_jax.core.no_gradient import guarded
-from epf_jax.parameters import is_distribution
+from epf_jax.models.parameters import is_distribution
 
 
 class Switching:
