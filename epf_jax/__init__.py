@@ -13,9 +13,7 @@ from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.checkpoints import CheckpointError, load, save
 from epf_jax.core.caching import cache_compiled_programs
 from epf_jax.data.series import Panel, Series, from_table, panel
-from epf_jax.devices import across_devices, islands
 from epf_jax.diagnosis import Diagnosis, Finding
-from epf_jax.differentiable import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -38,13 +36,15 @@ from epf_jax.filters import (
 )
 from epf_jax.fit import Fit, fit
 from epf_jax.forecast import Forecast, forecast
-from epf_jax.laplace import laplace
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
-from epf_jax.proposals import Proposal, bootstrap, fully_adapted, guided
-from epf_jax.quasi import in_order, quasi_random
+from epf_jax.particles.devices import across_devices, islands
+from epf_jax.particles.gradients import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
+from epf_jax.particles.laplace_proposal import laplace
+from epf_jax.particles.proposals import Proposal, bootstrap, fully_adapted, guided
+from epf_jax.particles.quasi_random import in_order, quasi_random
+from epf_jax.particles.resampling import multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.replicate import replicate
-from epf_jax.resampling import multinomial, residual, stratified, systematic, when_ess_below
 from epf_jax.results import Diagnostics, History, Results, Summary
 from epf_jax.run import run
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler

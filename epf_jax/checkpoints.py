@@ -35,12 +35,12 @@ import numpy as np
 from epf_jax._version import __version__
 from epf_jax.core.checks import brief, is_key
 from epf_jax.core.files import write_atomically
-from epf_jax.devices import spread_particles
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.base import check_state
 from epf_jax.filters.state import PARTICLES
 from epf_jax.fingerprints import fingerprint
 from epf_jax.models.state_space import example_input
+from epf_jax.particles.devices import spread_particles
 from epf_jax.run import check_filter
 
 _MAGIC = b"epf_jax checkpoint "

@@ -37,12 +37,12 @@ from epf_jax.core.checks import (
 )
 from epf_jax.core.naming import named_leaves, scalars
 from epf_jax.data.tables import listed
-from epf_jax.differentiable import score_gradient, stop_gradient_resampling
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.one_particle import Watched
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
-from epf_jax.proposals import default_proposal
+from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
+from epf_jax.particles.proposals import default_proposal
 from epf_jax.results import Results
 from epf_jax.run import check_filter, check_remat, run
 

@@ -21,7 +21,7 @@ from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
-from epf_jax.predictive import advance
+from epf_jax.particles.one_step_ahead import advance
 from epf_jax.results import Summary, summarise
 from epf_jax.run import DEFAULT_LEVELS, check_levels
 

@@ -13,9 +13,9 @@ from epf_jax.core.random import stream
 from epf_jax.filters import Filter, FilterState, StepInfo
 from epf_jax.filters.base import edge_of_box
 from epf_jax.models.missing import missing_where
-from epf_jax.predictive import advance, probability_integral_transform
+from epf_jax.particles.one_step_ahead import advance, probability_integral_transform
+from epf_jax.particles.weights import sums
 from epf_jax.results import Diagnostics, Lineage, summarise
-from epf_jax.weights import sums
 
 _PREDICTION = 1  # folded into a step's key: what is drawn here is drawn by nobody else
 _which: Any = (True, False)

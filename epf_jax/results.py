@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 from epf_jax.core.checks import brief
 from epf_jax.core.naming import component_names, estimates, named_leaves
 from epf_jax.filters import FilterState, StepInfo
-from epf_jax.quantiles import row_quantiles
-from epf_jax.weights import as_rows, row_moments
+from epf_jax.particles.quantiles import row_quantiles
+from epf_jax.particles.weights import as_rows, row_moments
 
 if TYPE_CHECKING:
     from epf_jax.chains import Chains

@@ -24,7 +24,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.conditional import first_path, redraw_whole_path
 from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
@@ -33,11 +32,12 @@ from epf_jax.forecast import check_particles
 from epf_jax.linear_paths import draw_linear_path
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
-from epf_jax.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
-from epf_jax.resampling import spread_ancestors
+from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
+from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
+from epf_jax.particles.resampling import spread_ancestors
+from epf_jax.particles.weights import uniform_log_weights
 from epf_jax.results import Summary, summarise
 from epf_jax.run import DEFAULT_LEVELS, check_levels
-from epf_jax.weights import uniform_log_weights
 
 _MOST_NUMBERS = 2e7  # of all paths that are drawn at once: their particles, 80 MiB and as much again for ancestors
 _PIECES = 20  # between which a progress bar moves

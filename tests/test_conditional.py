@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import norm
 
 import epf_jax as epf
-from epf_jax.conditional import redraw_path
 from epf_jax.core.random import stream
+from epf_jax.particles.conditional_smc import redraw_path
 
 T, PHI, SENSOR = 3, 0.8, 0.5
 MODEL = epf.models.ar1(observation_noise=SENSOR)

@@ -9,9 +9,9 @@ from conformance import FILTERS, MODELS, TRUTHS, one_model_each
 
 import epf_jax as epf
 from benchmarks.accuracy import gradients
-from epf_jax.quantiles import quantiles
-from epf_jax.resampling import select
-from epf_jax.weights import reweight, uniform_log_weights
+from epf_jax.particles.quantiles import quantiles
+from epf_jax.particles.resampling import select
+from epf_jax.particles.weights import reweight, uniform_log_weights
 
 KEY, N = jax.random.key(1), 32
 LOG_W = jnp.array([0.0, -1.0, -3.0, -jnp.inf, 0.5, -0.2, -8.0, 0.1])

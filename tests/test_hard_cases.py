@@ -15,10 +15,10 @@ from benchmarks.accuracy import vague
 from epf_jax import exact
 from epf_jax.core.densities import log_prob
 from epf_jax.filters import liu_west
-from epf_jax.proposals import why_not_fully_adapted
-from epf_jax.quantiles import quantiles
+from epf_jax.particles.proposals import why_not_fully_adapted
+from epf_jax.particles.quantiles import quantiles
+from epf_jax.particles.weights import mean_and_sd, population
 from epf_jax.statistics import from_log_target, why_not_conjugate
-from epf_jax.weights import mean_and_sd, population
 
 EVEN = scipy.stats.norm.ppf((np.arange(100) + 0.5) / 100)[np.random.default_rng(0).permutation(100)]
 

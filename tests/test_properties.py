@@ -24,9 +24,9 @@ from epf_jax.core.polynomials import evaluate, multiply, num_coefficients
 from epf_jax.data.text_lines import LineError, LineReader, Observation, as_number
 from epf_jax.data.timestamps import time_steps
 from epf_jax.models.parameters import parameters
-from epf_jax.quantiles import quantiles
-from epf_jax.resampling import multinomial, residual, stratified, systematic
-from epf_jax.weights import ess, mean_and_sd, reweight
+from epf_jax.particles.quantiles import quantiles
+from epf_jax.particles.resampling import multinomial, residual, stratified, systematic
+from epf_jax.particles.weights import ess, mean_and_sd, reweight
 
 QUICK, MANY = 25, 500
 N = 8  # one shape, one compilation

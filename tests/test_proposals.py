@@ -11,7 +11,7 @@ import epf_jax as epf
 from benchmarks.accuracy.evidence import error
 from epf_jax import exact
 from epf_jax.core.gaussian import moments
-from epf_jax.proposals import default_proposal
+from epf_jax.particles.proposals import default_proposal
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_the_default_proposal_suits_the_model():
         transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
         observation=lambda theta, x, u: dist.Poisson(jnp.exp(x)),
     )
-    from epf_jax.proposals import why_not_fully_adapted
+    from epf_jax.particles.proposals import why_not_fully_adapted
 
     assert why_not_fully_adapted(epf.models.star()) == ""
     assert why_not_fully_adapted(epf.models.pendulum()) == ""

@@ -7,7 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax import exact, quasi
+from epf_jax import exact
+from epf_jax.particles import quasi_random as quasi
 
 KEY = jax.random.key(1)
 

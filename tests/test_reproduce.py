@@ -13,7 +13,7 @@ from epf_jax import exact, run
 from epf_jax.commands import app
 from epf_jax.filters import extended_parameter_filter
 from epf_jax.models import cauchy_ar1
-from epf_jax.proposals import guided
+from epf_jax.particles.proposals import guided
 from epf_jax.reproduce import EXPERIMENTS, Experiment, Size, reproduce, sinusoid, star
 from epf_jax.reproduce.cases import CAUCHY, SIN, STAR, Score, focused, score, series, solve
 from epf_jax.reproduce.cauchy import near_or_far

@@ -11,9 +11,9 @@ from conformance import MODELS, SAMPLERS
 from scipy.stats import gamma
 
 import epf_jax as epf
+from epf_jax.particles.weights import Population
 from epf_jax.samplers import SampleInfo, together
 from epf_jax.samplers.random_walk import accepted
-from epf_jax.weights import Population
 
 N = 20_000
 

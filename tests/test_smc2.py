@@ -12,7 +12,7 @@ import epf_jax as epf
 from epf_jax import exact
 from epf_jax.filters.inner import inner_particles
 from epf_jax.filters.memory import empty_memory
-from epf_jax.proposals import why_not_fully_adapted
+from epf_jax.particles.proposals import why_not_fully_adapted
 
 pytestmark = pytest.mark.xdist_group("smc2")  # one worker: what is made for all of these tests is made once
 

@@ -13,8 +13,8 @@ import scipy.stats
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.models.parameters import parameters, theta_inside
+from epf_jax.particles.weights import Population
 from epf_jax.statistics import statistic_of_path
-from epf_jax.weights import Population
 
 KEY = jax.random.key(0)
 

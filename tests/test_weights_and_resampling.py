@@ -7,9 +7,9 @@ import pytest
 from conformance import RESAMPLERS
 
 import epf_jax as epf
-from epf_jax.quantiles import by_counting, by_halving, quantiles
-from epf_jax.resampling import _inverse_cdf, check_resampler, running_sum, select
-from epf_jax.weights import ess, mean_and_sd, population, reweight, uniform_log_weights
+from epf_jax.particles.quantiles import by_counting, by_halving, quantiles
+from epf_jax.particles.resampling import _inverse_cdf, check_resampler, running_sum, select
+from epf_jax.particles.weights import ess, mean_and_sd, population, reweight, uniform_log_weights
 
 W = np.array([0.02, 0.31, 0.0, 0.13, 0.07, 0.0, 0.26, 0.21])
 with np.errstate(divide="ignore"):

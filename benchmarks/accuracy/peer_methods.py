@@ -21,8 +21,8 @@ import numpy as np
 
 import epf_jax as epf
 from epf_jax.core.densities import observed_log_prob
-from epf_jax.quantiles import quantiles
-from epf_jax.weights import mean_and_sd
+from epf_jax.particles.quantiles import quantiles
+from epf_jax.particles.weights import mean_and_sd
 
 LEVELS = (0.05, 0.95)
 

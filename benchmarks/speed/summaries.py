@@ -1,6 +1,6 @@
 """What a step costs as `run` gives it by default, with five quantiles of theta and x, and without any.
 
-Quantiles by either way of `epf_jax.quantiles`, and by the one that is chosen. Interleaved runs, medians, compile time
+Quantiles by either way of `epf_jax.particles.quantiles`, and by the one that is chosen. Interleaved runs, medians, compile time
 apart.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed.racing import key_of, race
-from epf_jax import quantiles
+from epf_jax.particles import quantiles
 from epf_jax.run import DEFAULT_LEVELS
 
 SIZES = {"cpu": {1000: 500, 10_000: 100, 100_000: 40}, "gpu": {10_000: 500, 100_000: 500, 1_000_000: 100}}  # N: T

@@ -27,9 +27,9 @@ from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
-from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.quasi import in_order, is_quasi_random
-from epf_jax.resampling import independent_ancestors, systematic
+from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.quasi_random import in_order, is_quasi_random
+from epf_jax.particles.resampling import independent_ancestors, systematic
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
 from epf_jax.statistics.base import check_model_learns

@@ -43,7 +43,7 @@ from epf_jax.data.series import Series
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.page import Table
-from epf_jax.proposals import why_not_kalman
+from epf_jax.particles.proposals import why_not_kalman
 from epf_jax.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")

@@ -14,7 +14,6 @@ from epf_jax.core.densities import sample_each
 from epf_jax.core.kernels import step_on_device
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
-from epf_jax.devices import mesh_of, spread_particles
 from epf_jax.filters.state import (
     PARTICLES,
     FilterState,
@@ -27,11 +26,12 @@ from epf_jax.filters.state import (
 from epf_jax.models.missing import as_observation, check_input, check_observation, observed_number, of_one_kind
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_slips
-from epf_jax.quasi import order_of
-from epf_jax.resampling import Resampler, Selection, check_resampler
+from epf_jax.particles.devices import mesh_of, spread_particles
+from epf_jax.particles.quasi_random import order_of
+from epf_jax.particles.resampling import Resampler, Selection, check_resampler
+from epf_jax.particles.weights import Population, Weighing, population, uniform_log_weights
 from epf_jax.samplers import SampleInfo, together
 from epf_jax.statistics import Statistic
-from epf_jax.weights import Population, Weighing, population, uniform_log_weights
 
 _EDGE = 0.95  # in a box's own coordinates, -1 to 1: beyond lies a twentieth of it
 _POPULATION_FLOOR = 1e-5  # least spread of the particles' theta, in prior standard deviations, that samplers are told

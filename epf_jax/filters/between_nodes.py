@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.interpolation import compress, expand, piecewise_cubic
-from epf_jax.quasi import lattice
+from epf_jax.particles.quasi_random import lattice
 
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
 _SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot

@@ -8,8 +8,8 @@ from epf_jax.filters.base import Filter, check_filter_arguments
 from epf_jax.filters.parameter import parameter_filter
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, as_theta, known
-from epf_jax.proposals import Proposal, at_known, bootstrap, check_proposal
-from epf_jax.resampling import Resampler, systematic
+from epf_jax.particles.proposals import Proposal, at_known, bootstrap, check_proposal
+from epf_jax.particles.resampling import Resampler, systematic
 from epf_jax.statistics import frozen
 
 

@@ -19,9 +19,9 @@ from epf_jax.filters.memory import recall
 from epf_jax.filters.state import FilterState, StepInfo
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.proposals import Proposal, blind_to_missing
-from epf_jax.quasi import in_order, is_quasi_random
-from epf_jax.resampling import systematic
+from epf_jax.particles.proposals import Proposal, blind_to_missing
+from epf_jax.particles.quasi_random import in_order, is_quasi_random
+from epf_jax.particles.resampling import systematic
 
 _NO_GRADIENT = (
     "A gradient was asked for through smc2_filter, which has none: its moves go back over all observations so far, and "

@@ -31,8 +31,8 @@ from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.state import StepInfo
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
-from epf_jax.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
-from epf_jax.resampling import Resampler, resampler_name
+from epf_jax.particles.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
+from epf_jax.particles.resampling import Resampler, resampler_name
 
 _MOST_ALONG, _MOST_POINTS = 64, 1024  # along one component, and of all
 

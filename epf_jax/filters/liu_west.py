@@ -33,9 +33,9 @@ from epf_jax.core.random import normal
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.particles.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.particles.weights import mean_and_sd, population, reweight
 from epf_jax.samplers import exact_draw, no_draw
-from epf_jax.weights import mean_and_sd, population, reweight
 
 Kernel = Callable[[Float[Array, "N P"], Float[Array, " N"]], Float[Array, "P P"]]
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number, is_like, kinds
-from epf_jax.differentiable import moves_particles
 from epf_jax.models.path_terms import require_inspectable
 from epf_jax.models.state_space import StateSpaceModel, example_input
-from epf_jax.resampling import Resampler
+from epf_jax.particles.gradients import moves_particles
+from epf_jax.particles.resampling import Resampler
 from epf_jax.statistics.base import check_model_learns
 
 

@@ -43,11 +43,11 @@ from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.models.path_terms import warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
-from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.quasi import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
-from epf_jax.resampling import Resampler, systematic
+from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.quasi_random import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
+from epf_jax.particles.resampling import Resampler, systematic
+from epf_jax.particles.weights import ess
 from epf_jax.statistics.base import check_model_learns
-from epf_jax.weights import ess
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 DEFAULT_INNER = 32

@@ -28,15 +28,23 @@ import jax.numpy as jnp
 
 from epf_jax.core.checks import frames_to_user
 from epf_jax.core.gaussian import cholesky
-from epf_jax.differentiable import moves_particles
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import warn_if_not_inspectable
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.proposals import Proposal, bootstrap, check_proposal, default_proposal, fully_adapted, why_not_kalman
-from epf_jax.quasi import check_kept_in_order
-from epf_jax.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.particles.gradients import moves_particles
+from epf_jax.particles.proposals import (
+    Proposal,
+    bootstrap,
+    check_proposal,
+    default_proposal,
+    fully_adapted,
+    why_not_kalman,
+)
+from epf_jax.particles.quasi_random import check_kept_in_order
+from epf_jax.particles.resampling import Resampler, resampler_name, select, systematic
+from epf_jax.particles.weights import reweight, where_rows
 from epf_jax.samplers import Sampler, default_walk, no_draw
 from epf_jax.statistics import (
     NotConjugateError,
@@ -51,7 +59,6 @@ from epf_jax.statistics import (
     why_not_linear_means,
     with_sampler,
 )
-from epf_jax.weights import reweight, where_rows
 
 # Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
 _LOST = 0.01  # a spread of theta below it is that of copies

@@ -35,7 +35,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.conditional import redraw_path
 from epf_jax.core.checks import check_whole_number
 from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
 from epf_jax.filters.memory import check_input
@@ -44,12 +43,13 @@ from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import require_inspectable
 from epf_jax.models.state_space import StateSpaceModel, example_input
-from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.resampling import keep, systematic
+from epf_jax.particles.conditional_smc import redraw_path
+from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.resampling import keep, systematic
+from epf_jax.particles.weights import reweight
 from epf_jax.samplers import Sampler, together
 from epf_jax.statistics import Statistic, with_sampler
 from epf_jax.statistics.base import check_model_learns, check_statistic_moves
-from epf_jax.weights import reweight
 
 
 class Window(NamedTuple):

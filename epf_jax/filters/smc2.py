@@ -41,11 +41,11 @@ from epf_jax.filters.state import PARTICLES, FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.resampling import Resampler, is_share, resampler_name, select, when_ess_below
+from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.resampling import Resampler, is_share, resampler_name, select, when_ess_below
+from epf_jax.particles.weights import reweight, where_rows
 from epf_jax.samplers import SampleInfo, no_draw, together
 from epf_jax.samplers.random_walk import accepted, steps_like
-from epf_jax.weights import reweight, where_rows
 
 DEFAULT_INNER = 64
 _LOW = 0.15  # an acceptance rate below which the inner filters are too small

@@ -12,7 +12,7 @@ from epf_jax.exact import grid_moments, known_path
 from epf_jax.filters import extended_parameter_filter
 from epf_jax.models import cauchy_ar1
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.proposals import bootstrap, guided
+from epf_jax.particles.proposals import bootstrap, guided
 from epf_jax.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, score, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
 from epf_jax.reproduce.methods import (

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.models.parameters import Parameters
-from epf_jax.weights import Population, sums
+from epf_jax.particles.weights import Population, sums
 
 LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
 

@@ -23,10 +23,10 @@ from epf_jax.core.triangular import Factor, add_rows, diagonal, empty, last_colu
 from epf_jax.models.flat_theta import Numbers, numbers_in_a_row
 from epf_jax.models.parameters import Parameters, evaluated, theta_inside
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.weights import Population
 from epf_jax.samplers import SampleInfo, prior_population
 from epf_jax.samplers.random_walk import accepted, steps_like
 from epf_jax.statistics.base import Statistic
-from epf_jax.weights import Population
 
 _LEAST_TURNS = 2  # proposals of all coefficients and a walk, at an observation, where anything else is walked
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from epf_jax.core.checks import is_like
 from epf_jax.core.dependence import depends_on
 from epf_jax.models.path_terms import Terms
-from epf_jax.weights import where_rows
+from epf_jax.particles.weights import where_rows
 
 _AT_ONCE = 8  # steps that are evaluated together; more one after the other, so that they take no more room than one
 

@@ -30,8 +30,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.core.checks import brief
 from epf_jax.core.dependence import abstractly
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.proposals import Proposal, check_proposal
-from epf_jax.resampling import (
+from epf_jax.particles.proposals import Proposal, check_proposal
+from epf_jax.particles.resampling import (
     Resampler,
     Selection,
     check_resampler,
@@ -41,7 +41,7 @@ from epf_jax.resampling import (
     systematic,
     when_ess_below,
 )
-from epf_jax.weights import Weighing, mean_and_sd
+from epf_jax.particles.weights import Weighing, mean_and_sd
 
 _BITS = 30  # of a place on Hilbert's curve, shared by the dimensions
 _FEW = 64  # rows that are put in order by comparing all pairs

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.densities import marginal_cdf, sample_each
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.weights import as_rows, normalised, row_sums
+from epf_jax.particles.weights import as_rows, normalised, row_sums
 
 
 def advance(

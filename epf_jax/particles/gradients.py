@@ -26,8 +26,8 @@ from numpyro.distributions import Distribution
 
 from epf_jax.core.checks import brief, check_positive, check_whole_number, pip_install
 from epf_jax.core.densities import log_prob
-from epf_jax.proposals import Proposal
-from epf_jax.resampling import (
+from epf_jax.particles.proposals import Proposal
+from epf_jax.particles.resampling import (
     Resampler,
     Selection,
     check_resampler,
@@ -40,7 +40,7 @@ from epf_jax.resampling import (
     systematic,
     unless,
 )
-from epf_jax.weights import Weighing, mean_and_sd, uniform_log_weights, where_rows
+from epf_jax.particles.weights import Weighing, mean_and_sd, uniform_log_weights, where_rows
 
 
 @dataclasses.dataclass(frozen=True)

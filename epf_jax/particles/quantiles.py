@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.platforms import by_platform
 from epf_jax.core.precision import full_precision
-from epf_jax.resampling import running_sum, whole_weights
-from epf_jax.weights import as_rows, counted, normalised, root
+from epf_jax.particles.resampling import running_sum, whole_weights
+from epf_jax.particles.weights import as_rows, counted, normalised, root
 
 _FEW = 2000  # particles, for which halving is as fast on a CPU
 _MANY = 300_000  # particles, which wait for one another on a GPU to be counted

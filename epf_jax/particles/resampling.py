@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from epf_jax.core.platforms import by_platform
-from epf_jax.weights import Weighing, ess, uniform_log_weights
+from epf_jax.particles.weights import Weighing, ess, uniform_log_weights
 
 _POSITIONS = 2**24  # that float32 tells apart
 Ancestors = Int[Array, " N"]

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.resampling import (
+from epf_jax.particles.resampling import (
     Resampler,
     Selection,
     ancestors_of_counts,
@@ -40,7 +40,7 @@ from epf_jax.resampling import (
     warn_of_coarse_positions,
     whole_weights,
 )
-from epf_jax.weights import Weighing, uniform_log_weights, where_rows
+from epf_jax.particles.weights import Weighing, uniform_log_weights, where_rows
 
 
 @dataclasses.dataclass(frozen=True)

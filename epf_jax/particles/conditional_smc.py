@@ -27,10 +27,10 @@ from epf_jax.core.densities import log_prob, sample_each
 from epf_jax.core.random import threefry
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, simulate
-from epf_jax.proposals import Proposal, blind_to_missing
-from epf_jax.quasi import is_quasi_random
-from epf_jax.resampling import independent_ancestors
-from epf_jax.weights import reweight, uniform_log_weights
+from epf_jax.particles.proposals import Proposal, blind_to_missing
+from epf_jax.particles.quasi_random import is_quasi_random
+from epf_jax.particles.resampling import independent_ancestors
+from epf_jax.particles.weights import reweight, uniform_log_weights
 
 
 class Redrawn(NamedTuple):

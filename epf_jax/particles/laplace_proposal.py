@@ -25,7 +25,7 @@ from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import cholesky, moments, normal_log_prob, solve_lower, solve_upper
 from epf_jax.core.random import normal
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
-from epf_jax.proposals import Proposal, why_not_gaussian
+from epf_jax.particles.proposals import Proposal, why_not_gaussian
 
 _SHORTER = (1.0, 0.5, 0.25, 1 / 16, 1 / 128, 0.0)  # shares of Newton's step, of which the best is taken
 

@@ -1,0 +1,1 @@
+"""One cloud of particles: weigh, propose, resample, summarise, spread over devices."""
