@@ -1,6 +1,9 @@
 """Samplers of theta given a particle's statistic. Each is a kernel on one flat unconstrained vector."""
 
-from epf_jax.samplers.base import (
+from epf_jax.samplers.blackjax_sampler import blackjax_sampler
+from epf_jax.samplers.grid_sampler import grid_sampler
+from epf_jax.samplers.random_walk import default_walk, random_walk
+from epf_jax.samplers.sampler import (
     LogDensity,
     SampleInfo,
     Sampler,
@@ -11,10 +14,7 @@ from epf_jax.samplers.base import (
     prior_population,
     together,
 )
-from epf_jax.samplers.blackjax import blackjax_sampler
-from epf_jax.samplers.grid import grid_sampler
-from epf_jax.samplers.random_walk import default_walk, random_walk
-from epf_jax.samplers.slice import slice_sampler
+from epf_jax.samplers.slice_sampler import slice_sampler
 
 __all__ = [
     "LogDensity",

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.random import normal, side_by_side
 from epf_jax.particles.weights import Population
-from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
+from epf_jax.samplers.sampler import SampleInfo, Sampler, per_coordinate, unit_population
 
 
 def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_steps: int = 1) -> Sampler:

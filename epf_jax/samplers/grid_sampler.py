@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from epf_jax.core.checks import check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
+from epf_jax.samplers.sampler import SampleInfo, Sampler, unit_population
 
 
 def grid_sampler(num_points: int = 129, *, half_width: float = 8.0) -> Sampler:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler, per_coordinate, unit_population
+from epf_jax.samplers.sampler import SampleInfo, Sampler, per_coordinate, unit_population
 
 
 def slice_sampler(

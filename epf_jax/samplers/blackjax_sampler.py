@@ -27,7 +27,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.checks import brief, check_positive, check_whole_number
-from epf_jax.samplers.base import SampleInfo, Sampler, unit_population
+from epf_jax.samplers.sampler import SampleInfo, Sampler, unit_population
 
 _EXAMPLE = "epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3)"
 _LEAST_PIVOT = 1e-3  # of a coordinate's standard deviation: no pair is taken for more correlated than .9999995
