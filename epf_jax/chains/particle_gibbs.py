@@ -32,8 +32,8 @@ from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
-from epf_jax.statistics.base import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture
+from epf_jax.statistics.statistic import check_model_learns, check_statistic_moves, from_log_target, statistic_of_path
 
 
 class PathState(NamedTuple):

@@ -32,7 +32,7 @@ from epf_jax.particles.quasi_random import in_order, is_quasi_random
 from epf_jax.particles.resampling import independent_ancestors, systematic
 from epf_jax.results import Results
 from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
-from epf_jax.statistics.base import check_model_learns
+from epf_jax.statistics.statistic import check_model_learns
 
 
 class _State(NamedTuple):

@@ -15,7 +15,7 @@ from epf_jax.models.path_terms import require_inspectable
 from epf_jax.models.state_space import StateSpaceModel, example_input
 from epf_jax.particles.gradients import moves_particles
 from epf_jax.particles.resampling import Resampler
-from epf_jax.statistics.base import check_model_learns
+from epf_jax.statistics.statistic import check_model_learns
 
 
 class Memory(NamedTuple):

@@ -47,7 +47,7 @@ from epf_jax.particles.proposals import Proposal, check_proposal, default_propos
 from epf_jax.particles.quasi_random import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.particles.resampling import Resampler, systematic
 from epf_jax.particles.weights import ess
-from epf_jax.statistics.base import check_model_learns
+from epf_jax.statistics.statistic import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
 DEFAULT_INNER = 32

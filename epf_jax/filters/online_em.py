@@ -51,7 +51,7 @@ from epf_jax.statistics import (
     taylor,
     why_not_linear_means,
 )
-from epf_jax.statistics.base import check_model_learns
+from epf_jax.statistics.statistic import check_model_learns
 
 _MARGIN = 1e-5
 _NODES = {1: 60, 2: 32, 3: 14}  # of boxes that never shrink: between fewer a scale is misread

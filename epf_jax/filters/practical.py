@@ -49,7 +49,7 @@ from epf_jax.particles.resampling import keep, systematic
 from epf_jax.particles.weights import reweight
 from epf_jax.samplers import Sampler, together
 from epf_jax.statistics import Statistic, with_sampler
-from epf_jax.statistics.base import check_model_learns, check_statistic_moves
+from epf_jax.statistics.statistic import check_model_learns, check_statistic_moves
 
 
 class Window(NamedTuple):

@@ -1,7 +1,6 @@
 """Statistics: what a particle keeps of its path, and how theta's density is read back from it."""
 
 from epf_jax.statistics.assumed_density import assumed_density
-from epf_jax.statistics.base import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.chebyshev import chebyshev
 from epf_jax.statistics.conjugate import conjugate, why_not_conjugate
 from epf_jax.statistics.conjugate_blocks import conjugate_blocks, conjugate_blocks_if_fitting
@@ -10,6 +9,7 @@ from epf_jax.statistics.frozen import frozen
 from epf_jax.statistics.linear_means import linear_means, why_not_linear_means
 from epf_jax.statistics.scale_mixture import scale_mixture
 from epf_jax.statistics.separable import separable
+from epf_jax.statistics.statistic import Statistic, from_log_target, statistic_of_path, with_sampler
 from epf_jax.statistics.taylor import taylor, taylor_log_density
 
 __all__ = [

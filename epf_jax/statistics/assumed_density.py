@@ -40,7 +40,7 @@ from epf_jax.core.random import normal
 from epf_jax.models.path_terms import path_terms, require_noise, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import exact_draw
-from epf_jax.statistics.base import Statistic, check_model_learns
+from epf_jax.statistics.statistic import Statistic, check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 9, 3: 7}
 _LEAST_SHRINKAGE = 0.1  # of a standard deviation by one term: nodes do not resolve a sharper one

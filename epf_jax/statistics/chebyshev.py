@@ -26,9 +26,9 @@ from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
+from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong

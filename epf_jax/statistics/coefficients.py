@@ -26,7 +26,7 @@ from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.weights import Population
 from epf_jax.samplers import SampleInfo, prior_population
 from epf_jax.samplers.random_walk import accepted, steps_like
-from epf_jax.statistics.base import Statistic
+from epf_jax.statistics.statistic import Statistic
 
 _LEAST_TURNS = 2  # proposals of all coefficients and a walk, at an observation, where anything else is walked
 

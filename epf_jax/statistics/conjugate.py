@@ -37,7 +37,7 @@ from epf_jax.models.path_terms import (
 )
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import exact_draw
-from epf_jax.statistics.base import Statistic, check_model_learns
+from epf_jax.statistics.statistic import Statistic, check_model_learns
 
 
 class GaussianStatistic(NamedTuple):

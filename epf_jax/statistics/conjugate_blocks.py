@@ -35,7 +35,6 @@ from epf_jax.models.path_terms import Term, other_inputs, path_terms, require_in
 from epf_jax.models.state_space import StateSpaceModel, example_input, known, simulate
 from epf_jax.models.switching import Switching
 from epf_jax.samplers import exact_draw
-from epf_jax.statistics.base import Statistic, check_model_learns
 from epf_jax.statistics.factors import Factor, View, factors_of, refuse_at_a_glance
 from epf_jax.statistics.families import (
     COEFFICIENTS,
@@ -46,6 +45,7 @@ from epf_jax.statistics.families import (
     is_bounded,
     prior_leaves,
 )
+from epf_jax.statistics.statistic import Statistic, check_model_learns
 
 _COUNTS = np.array([0, 1, 2, 3, 5, 8])  # what is counted at simulated steps
 # Simulated paths, and steps of each, where a claimed form is compared with the model.

@@ -2,7 +2,7 @@
 
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.samplers import no_draw
-from epf_jax.statistics.base import Statistic
+from epf_jax.statistics.statistic import Statistic
 
 
 def frozen(model: StateSpaceModel) -> Statistic:

@@ -36,9 +36,9 @@ from epf_jax.models.path_terms import (
 )
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import default_walk
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
 from epf_jax.statistics.coefficients import Regression, with_gaussian_proposals
 from epf_jax.statistics.means import Means, linear_in_state, linear_in_theta, which_enter
+from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
 _MOST_COLUMNS = 24  # of a factor, into which rows are rotated one number after the other
 _PROBES = 16  # thetas at which it is looked whether a component has noise

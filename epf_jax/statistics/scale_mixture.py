@@ -27,7 +27,6 @@ from epf_jax.core.gammas import gamma
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.models.path_terms import Term, Terms, path_terms
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.statistics.base import Statistic
 from epf_jax.statistics.conjugate import (
     LinearPart,
     linear_gaussian_statistic,
@@ -35,6 +34,7 @@ from epf_jax.statistics.conjugate import (
     why_not_gaussian_prior,
     why_not_linear,
 )
+from epf_jax.statistics.statistic import Statistic
 
 
 def scale_mixture(model: StateSpaceModel) -> Statistic:

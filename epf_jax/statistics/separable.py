@@ -21,7 +21,7 @@ from epf_jax.core.gaussian import solve_lower
 from epf_jax.models.path_terms import GaussianTerm, gaussian_term, other_inputs, path_terms, require_inspectable, whiten
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
+from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
 _PROBES = 6  # places at which features and coefficients are compared with the model
 

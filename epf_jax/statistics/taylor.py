@@ -46,7 +46,7 @@ from epf_jax.models.path_terms import (
 )
 from epf_jax.models.state_space import StateSpaceModel, as_theta
 from epf_jax.samplers import Sampler
-from epf_jax.statistics.base import Statistic, check_model_learns, from_log_target
+from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
 _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA compiles one of them all far sooner
 

@@ -11,7 +11,7 @@ from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.models.path_terms import Term, gaussian_term
 from epf_jax.models.switching import Switching, rest_log_prob, split_regime
-from epf_jax.statistics.factors.base import Factor, View
+from epf_jax.statistics.factors.factor import Factor, View
 from epf_jax.statistics.factors.natural import categorical_factor, natural_factor
 from epf_jax.statistics.factors.regression import covariance_factor, glance_at, regression_factor
 from epf_jax.statistics.families import COVARIANCE

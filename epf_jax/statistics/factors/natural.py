@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.models.path_terms import Term
-from epf_jax.statistics.factors.base import Factor, View, require, whole
+from epf_jax.statistics.factors.factor import Factor, View, require, whole
 from epf_jax.statistics.families import PROBABILITIES, RATE, SHARE, VARIANCE, NotConjugateError
 
 _TOLERANCE, _ROUNDING = 1e-3, 64  # of the comparison: relative, and in units of the log-density's own rounding

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.gaussian import solve_lower
 from epf_jax.models.path_terms import GaussianTerm, whiten
-from epf_jax.statistics.factors.base import Factor, View, require, whole
+from epf_jax.statistics.factors.factor import Factor, View, require, whole
 from epf_jax.statistics.families import COEFFICIENTS, RATE, VARIANCE, NotConjugateError
 
 _MOST_PRODUCTS = 36  # of two leaves' entries that are all kept, whichever the simulated steps had
