@@ -36,7 +36,7 @@ from epf_jax._version import __version__
 from epf_jax.core.checks import brief, is_key
 from epf_jax.core.files import write_atomically
 from epf_jax.filters import Filter, FilterState
-from epf_jax.filters.base import check_state
+from epf_jax.filters.filter import check_state
 from epf_jax.filters.state import PARTICLES
 from epf_jax.fingerprints import fingerprint
 from epf_jax.models.state_space import example_input

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.random import stream
 from epf_jax.filters import Filter, FilterState, StepInfo
-from epf_jax.filters.base import edge_of_box
+from epf_jax.filters.filter import edge_of_box
 from epf_jax.models.missing import missing_where
 from epf_jax.particles.one_step_ahead import advance, probability_integral_transform
 from epf_jax.particles.weights import sums

@@ -26,7 +26,7 @@ from epf_jax.core.kernels import scan_on_device
 from epf_jax.core.packing import pack, unpack
 from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
-from epf_jax.filters.base import check_state
+from epf_jax.filters.filter import check_state
 from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.models.observed import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows

@@ -14,7 +14,7 @@ from epf_jax import exact
 from epf_jax.core.gaussian import solve_lower
 from epf_jax.core.interpolation import piecewise_cubic
 from epf_jax.filters.between_nodes import LOWEST, between_nodes, roughness
-from epf_jax.filters.node import _cut_back
+from epf_jax.filters.node_filter import _cut_back
 
 pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
 

@@ -8,7 +8,7 @@ import jax
 
 import epf_jax as epf
 from benchmarks.accuracy import peer_methods
-from epf_jax.filters.node import DEFAULT_NODES
+from epf_jax.filters.node_filter import DEFAULT_NODES
 from epf_jax.reproduce.cauchy import learned_widely
 
 BUDGETS = ("tiny", "small", "large")

@@ -18,7 +18,7 @@ from benchmarks.speed.racing import agreement, race, running
 from epf_jax.core import random
 from epf_jax.core.elementary import erf_inv_quantile, normal_quantile
 from epf_jax.core.random import stream, threefry
-from epf_jax.filters import base
+from epf_jax.filters import filter as base
 
 NUM_STEPS = {"cpu": 200, "gpu": 1000}
 FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}

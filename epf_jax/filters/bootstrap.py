@@ -4,8 +4,8 @@ Known theta: the model with theta put in, and nothing to learn. Unknown theta: S
 whose theta is drawn once and can only die out. Both are the parameter filter with a statistic that records nothing.
 """
 
-from epf_jax.filters.base import Filter, check_filter_arguments
-from epf_jax.filters.parameter import parameter_filter
+from epf_jax.filters.extended_parameter import parameter_filter
+from epf_jax.filters.filter import Filter, check_filter_arguments
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, as_theta, known
 from epf_jax.particles.proposals import Proposal, at_known, bootstrap, check_proposal

@@ -26,8 +26,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.gaussian import cholesky, condition, linear_parts, moments
 from epf_jax.core.triangular import scale_of_sum
-from epf_jax.filters.base import start_at
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.filter import start_at
 from epf_jax.filters.state import StepInfo
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model

@@ -30,7 +30,7 @@ from epf_jax.core.checks import check_signature
 from epf_jax.core.densities import observed_log_prob, sample_each
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.random import normal
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, start, step_info
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.resampling import Resampler, resampler_name, select, systematic

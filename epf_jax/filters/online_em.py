@@ -35,8 +35,8 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_signature, check_whole_number
 from epf_jax.core.densities import log_prob
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.bootstrap import bootstrap_filter
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.memory import check_names_ancestors
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where

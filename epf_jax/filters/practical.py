@@ -36,9 +36,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.checks import check_whole_number
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
+from epf_jax.filters.extended_parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
 from epf_jax.filters.memory import check_input
-from epf_jax.filters.parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import require_inspectable

@@ -35,9 +35,9 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.derivatives import forward_gradient
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of
+from epf_jax.filters.extended_parameter import parameter_filter
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
-from epf_jax.filters.parameter import parameter_filter
 from epf_jax.filters.state import PARTICLES
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import Terms, path_terms

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.random import normal
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember

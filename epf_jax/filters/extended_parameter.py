@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from epf_jax.core.checks import frames_to_user
 from epf_jax.core.gaussian import cholesky
-from epf_jax.filters.base import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
+from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import warn_if_not_inspectable
