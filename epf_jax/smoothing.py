@@ -27,9 +27,9 @@ from tqdm.auto import tqdm
 from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
+from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState
 from epf_jax.forecast import check_particles
-from epf_jax.linear_paths import draw_linear_path
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path

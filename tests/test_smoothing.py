@@ -8,7 +8,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.linear_paths import draw_linear_path
+from epf_jax.exact.linear_paths import draw_linear_path
 
 pytestmark = pytest.mark.xdist_group("smoothing")  # one worker: what is made for all of these tests is made once
 

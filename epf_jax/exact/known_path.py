@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.densities import log_prob, observed_log_prob
-from epf_jax.exact.data import as_arrays, as_observations, as_path
-from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
+from epf_jax.exact.given_series import as_arrays, as_observations, as_path
+from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, input_rows
 

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Num
 
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.naming import named_leaves
-from epf_jax.exact.data import as_arrays, as_observations, as_states
-from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, log_joint_at, posterior
+from epf_jax.exact.given_series import as_arrays, as_observations, as_states
+from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, log_joint_at, posterior
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, input_rows
 

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.exact.data import as_arrays
-from epf_jax.exact.grid import Axes
-from epf_jax.exact.kalman import kalman, kalman_states
+from epf_jax.exact.given_series import as_arrays
+from epf_jax.exact.kalman_oracle import kalman, kalman_states
 from epf_jax.exact.quadrature import quadrature, quadrature_states
+from epf_jax.exact.theta_grid import Axes
 from epf_jax.models.state_space import StateSpaceModel
 
 _LEAST_WEIGHT = 1e-9  # of a point of the grid that counts

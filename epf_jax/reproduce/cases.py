@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax import exact, models
-from epf_jax.exact.grid import likelihood_of
+from epf_jax.exact.theta_grid import likelihood_of
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.replicate import replicate

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.gaussian import is_gaussian, is_linear_gaussian
 from epf_jax.core.precision import full_precision
-from epf_jax.exact.data import as_arrays, as_observations
-from epf_jax.exact.grid import Axes, GridPosterior, likelihood_of, posterior
-from epf_jax.linear_paths import forward, smoothed_moments
+from epf_jax.exact.given_series import as_arrays, as_observations
+from epf_jax.exact.linear_paths import forward, smoothed_moments
+from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, input_rows
 
