@@ -10,10 +10,8 @@ The README shows the rest; every public name is listed in `__all__`.
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
 from epf_jax.chains import Chains, particle_gibbs, pmmh
-from epf_jax.checkpoints import CheckpointError, load, save
 from epf_jax.core.caching import cache_compiled_programs
 from epf_jax.data.series import Panel, Series, from_table, panel
-from epf_jax.diagnosis import Diagnosis, Finding
 from epf_jax.filters import (
     Filter,
     FilterState,
@@ -35,7 +33,6 @@ from epf_jax.filters import (
     storvik_filter,
 )
 from epf_jax.fit import Fit, fit
-from epf_jax.forecast import Forecast, forecast
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
 from epf_jax.particles.devices import across_devices, islands
@@ -44,9 +41,13 @@ from epf_jax.particles.laplace_proposal import laplace
 from epf_jax.particles.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.particles.quasi_random import in_order, quasi_random
 from epf_jax.particles.resampling import multinomial, residual, stratified, systematic, when_ess_below
-from epf_jax.replicate import replicate
-from epf_jax.results import Diagnostics, History, Results, Summary
-from epf_jax.run import run
+from epf_jax.running.checkpoints import CheckpointError, load, save
+from epf_jax.running.diagnosis import Diagnosis, Finding
+from epf_jax.running.forecast import Forecast, forecast
+from epf_jax.running.replicate import replicate
+from epf_jax.running.results import Diagnostics, History, Results, Summary
+from epf_jax.running.run import run
+from epf_jax.running.sweep import sweep
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.smoothing import Smoothed, smooth
 from epf_jax.statistics import (
@@ -62,7 +63,6 @@ from epf_jax.statistics import (
     taylor,
     taylor_log_density,
 )
-from epf_jax.sweep import sweep
 
 __all__ = [
     "Chains",

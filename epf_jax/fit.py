@@ -43,8 +43,8 @@ from epf_jax.models.one_particle import Watched
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
 from epf_jax.particles.proposals import default_proposal
-from epf_jax.results import Results
-from epf_jax.run import check_filter, check_remat, run
+from epf_jax.running.results import Results
+from epf_jax.running.run import check_filter, check_remat, run
 
 _MEMORY = 0.95  # of the default filter's gradient, as Nemeth et al. (2016) recommend
 _MOST_LOST = 10  # steps in a row without a finite gradient before `fit` gives up

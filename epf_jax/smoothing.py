@@ -29,15 +29,15 @@ from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState
-from epf_jax.forecast import check_particles
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
 from epf_jax.particles.resampling import spread_ancestors
 from epf_jax.particles.weights import uniform_log_weights
-from epf_jax.results import Summary, summarise
-from epf_jax.run import DEFAULT_LEVELS, check_levels
+from epf_jax.running.forecast import check_particles
+from epf_jax.running.results import Summary, summarise
+from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
 _MOST_NUMBERS = 2e7  # of all paths that are drawn at once: their particles, 80 MiB and as much again for ancestors
 _PIECES = 20  # between which a progress bar moves
@@ -69,8 +69,8 @@ class Smoothed(NamedTuple):
         return f"<Smoothed: {len(self.paths)} paths of {len(self.t)} observations>"
 
     def to_pandas(self, series: Any = None) -> Any:
-        """A tidy `pandas.DataFrame`: see `epf_jax.export.smoothed_to_pandas`."""
-        from epf_jax.export import smoothed_to_pandas
+        """A tidy `pandas.DataFrame`: see `epf_jax.running.export.smoothed_to_pandas`."""
+        from epf_jax.running.export import smoothed_to_pandas
 
         return smoothed_to_pandas(self, series)
 

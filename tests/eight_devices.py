@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 import epf_jax as epf  # noqa: E402
 from epf_jax.particles.resampling import select  # noqa: E402
 from epf_jax.particles.weights import reweight, uniform_log_weights  # noqa: E402
-from epf_jax.run import run_jitted  # noqa: E402
+from epf_jax.running.run import run_jitted  # noqa: E402
 
 N, T, RUNS = 400, 8, 12
 MESH = jax.make_mesh((8,), ("particles",))

@@ -81,7 +81,7 @@ def test_a_kept_program_gives_the_same_numbers_and_another_process_does_not_trac
         import sys
         import jax, numpy as np, numpyro.distributions as dist
         import epf_jax as epf
-        from epf_jax.run import run_and_look
+        from epf_jax.running.run import run_and_look
         epf.cache_compiled_programs({str(folder)!r})
         model = epf.StateSpaceModel(
             prior={{"a": dist.Normal(0.0, 1.0)}},
@@ -230,7 +230,7 @@ def test_programs_are_found_again_where_there_are_several_devices(tmp_path):
         jax.config.update("jax_num_cpu_devices", 2)
         import numpy as np
         import epf_jax as epf
-        from epf_jax.run import run_and_look
+        from epf_jax.running.run import run_and_look
         epf.cache_compiled_programs({str(tmp_path)!r})
         filter_ = epf.bootstrap_filter(epf.models.ar1(), 8)
         print(epf.run(jax.random.key(1), filter_, np.linspace(-1.0, 1.0, 6)).log_evidence[-1], run_and_look._cache_size())

@@ -11,10 +11,10 @@ import pytest
 from killing import hammer
 
 import epf_jax as epf
-from epf_jax.checkpoints import write_checkpoint
 from epf_jax.core.files import BusyError, held, write_atomically
 from epf_jax.data.text_lines import LineReader
-from epf_jax.streaming import Stream
+from epf_jax.running.checkpoints import write_checkpoint
+from epf_jax.running.streaming import Stream
 
 pytestmark = pytest.mark.xdist_group("checkpoints")  # one worker: what is made for all of these tests is made once
 
@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused_by_name(path, half, tmp_path):
 def test_random_keys_in_a_state_come_back(tmp_path, half):
     keys = {"key": jax.random.split(jax.random.key(5), 3), "b": jnp.array([True, False])}
     write_checkpoint(tmp_path / "a", FILTER, keys, {"n": 1})
-    from epf_jax.checkpoints import read_checkpoint
+    from epf_jax.running.checkpoints import read_checkpoint
 
     back = read_checkpoint(tmp_path / "a", FILTER, jax.eval_shape(lambda: keys))
     np.testing.assert_array_equal(jax.random.key_data(back.tree["key"]), jax.random.key_data(keys["key"]))

@@ -25,7 +25,7 @@ from epf_jax.commands.shared import tell
 from epf_jax.commands.targets import target_of
 from epf_jax.data.series import Series
 from epf_jax.data.tables import read_csv
-from epf_jax.streaming import Stream
+from epf_jax.running.streaming import Stream
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: what is made for all of these tests is made once
 

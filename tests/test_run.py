@@ -15,7 +15,7 @@ import epf_jax as epf
 from epf_jax.core import caching
 from epf_jax.core.machine import share_of_maps
 from epf_jax.models.observed import check_series
-from epf_jax.results import log_scores
+from epf_jax.running.results import log_scores
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
@@ -88,7 +88,7 @@ def test_replicate_runs_over_keys_and_over_series():
 
 @pytest.mark.slow
 def test_memory_of_a_run_grows_with_the_series_only_by_its_summaries():
-    from epf_jax.run import _scan
+    from epf_jax.running.run import _scan
 
     def temporary_bytes(num_steps):
         y = jnp.zeros(num_steps)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import epf_jax as epf
-from epf_jax.fingerprints import fingerprint
+from epf_jax.running.fingerprints import fingerprint
 
 pytestmark = pytest.mark.xdist_group("sweep")  # one worker: what is made for all of these tests is made once
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MODULE = importlib.import_module("epf_jax.sweep")  # the name epf_jax.sweep is the function
+MODULE = importlib.import_module("epf_jax.running.sweep")  # the name epf_jax.running.sweep is the function
 AR1 = epf.models.ar1()
 LEVEL = epf.models.local_level()
 TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}
@@ -183,8 +183,8 @@ def test_a_damaged_part_is_named_and_left_alone(tmp_path, batches):
 
 
 def test_a_folder_that_other_processes_do_not_share_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("epf_jax.parts.PATIENCE", 0.0)
-    monkeypatch.setattr("epf_jax.parts.Parts.write", lambda *_: None)
+    monkeypatch.setattr("epf_jax.running.sweep_folder.PATIENCE", 0.0)
+    monkeypatch.setattr("epf_jax.running.sweep_folder.Parts.write", lambda *_: None)
     with pytest.raises(RuntimeError, match=r"lacks the seeds \[0, 1\].*shared by all processes"):
         small(tmp_path, seeds=range(2))
 

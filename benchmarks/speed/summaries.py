@@ -13,7 +13,7 @@ import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed.racing import key_of, race
 from epf_jax.particles import quantiles
-from epf_jax.run import DEFAULT_LEVELS
+from epf_jax.running.run import DEFAULT_LEVELS
 
 SIZES = {"cpu": {1000: 500, 10_000: 100, 100_000: 40}, "gpu": {10_000: 500, 100_000: 500, 1_000_000: 100}}  # N: T
 FILTERS = {"bootstrap": epf.bootstrap_filter, "EPF (default)": epf.extended_parameter_filter}

@@ -14,7 +14,7 @@ from epf_jax.core.naming import scalars
 from epf_jax.filters import FilterState
 from epf_jax.models.parameters import Theta
 from epf_jax.particles.weights import uniform_log_weights
-from epf_jax.results import Results, Summary, summaries
+from epf_jax.running.results import Results, Summary, summaries
 
 
 @jax.tree_util.register_static

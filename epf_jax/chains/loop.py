@@ -30,8 +30,8 @@ from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.weights import Population, population
-from epf_jax.results import Results
-from epf_jax.run import check_levels, run_jitted
+from epf_jax.running.results import Results
+from epf_jax.running.run import check_levels, run_jitted
 
 _SCOUTS = 500  # particles of the filter that finds where the chains start
 _FIRST_FLOOR = 1e-2  # least spread of the scouts, in prior standard deviations

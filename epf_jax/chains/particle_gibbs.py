@@ -28,8 +28,8 @@ from epf_jax.models.path_terms import path_terms
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
-from epf_jax.results import Results
-from epf_jax.run import DEFAULT_LEVELS
+from epf_jax.running.results import Results
+from epf_jax.running.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
 from epf_jax.statistics.scale_mixture import why_not_scale_mixture

@@ -30,8 +30,8 @@ from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_ro
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.particles.quasi_random import in_order, is_quasi_random
 from epf_jax.particles.resampling import independent_ancestors, systematic
-from epf_jax.results import Results
-from epf_jax.run import DEFAULT_LEVELS, check_filter, run_jitted
+from epf_jax.running.results import Results
+from epf_jax.running.run import DEFAULT_LEVELS, check_filter, run_jitted
 from epf_jax.statistics.statistic import check_model_learns
 
 

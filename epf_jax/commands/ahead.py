@@ -13,9 +13,9 @@ from epf_jax.data.series import STEP, Series, series_of
 from epf_jax.data.tables import read_csv
 from epf_jax.data.timestamps import EarlyError, usual_step
 from epf_jax.filters import Filter
-from epf_jax.forecast import Forecast, forecast
 from epf_jax.page import Table
-from epf_jax.results import Results
+from epf_jax.running.forecast import Forecast, forecast
+from epf_jax.running.results import Results
 
 _FORECASTING = 11  # folded into the key: not one of those that a run splits off
 _MOST_ROWS = 12  # of the table on a screen and a page

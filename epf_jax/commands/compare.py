@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from epf_jax.checkpoints import check_path
 from epf_jax.commands import look, outputs
 from epf_jax.commands.fit import posterior
 from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
@@ -44,7 +43,8 @@ from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.page import Table
 from epf_jax.particles.proposals import why_not_kalman
-from epf_jax.results import Results, log_scores
+from epf_jax.running.checkpoints import check_path
+from epf_jax.running.results import Results, log_scores
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
 _BASELINES = ("liu-west", "sir")  # known to be off, and shown for it

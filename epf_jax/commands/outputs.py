@@ -14,7 +14,7 @@ from epf_jax.core.machine import machine
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
-from epf_jax.results import Results, Summary, log_scores
+from epf_jax.running.results import Results, Summary, log_scores
 from epf_jax.smoothing import Smoothed
 
 

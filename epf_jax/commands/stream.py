@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import typer
 
-from epf_jax.checkpoints import check_path
 from epf_jax.commands.shared import (
     Inputs,
     Method,
@@ -30,8 +29,9 @@ from epf_jax.core.files import held
 from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.models.observed import y_shape
-from epf_jax.streaming import FullError, Line, Stream, as_json
-from epf_jax.trouble import ABSURD
+from epf_jax.running.checkpoints import check_path
+from epf_jax.running.streaming import FullError, Line, Stream, as_json
+from epf_jax.running.trouble import ABSURD
 
 
 class OnError(enum.StrEnum):

@@ -21,7 +21,7 @@ from epf_jax.plots.base import (
     shown,
 )
 from epf_jax.plots.over_time import draw_descent
-from epf_jax.results import Results, check_over_time, coordinate_names
+from epf_jax.running.results import Results, check_over_time, coordinate_names
 
 
 def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> Any:

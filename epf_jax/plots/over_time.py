@@ -29,7 +29,7 @@ from epf_jax.plots.base import (
     shown_at,
     true_values,
 )
-from epf_jax.results import Results, check_over_time, log_scores
+from epf_jax.running.results import Results, check_over_time, log_scores
 from epf_jax.smoothing import Smoothed
 
 

@@ -23,7 +23,7 @@ from epf_jax.plots.base import (
 )
 from epf_jax.plots.checks import draw_pit, draw_predicted
 from epf_jax.plots.over_time import draw_descent, draw_state
-from epf_jax.results import Results, check_over_time
+from epf_jax.running.results import Results, check_over_time
 
 
 def plot_overview(

@@ -18,7 +18,7 @@ from epf_jax.particles.resampling import multinomial
 from epf_jax.reproduce.cases import SIN, Size, data_settings, series
 from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
 from epf_jax.reproduce.store import Arrays, Stored, Unit
-from epf_jax.run import run
+from epf_jax.running.run import run
 from epf_jax.statistics import Statistic, conjugate, from_log_target, separable, statistic_of_path, taylor
 
 ORDER, NUM_PARTICLES, REPEATS = 7, 200, 5

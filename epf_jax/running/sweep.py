@@ -31,12 +31,12 @@ from epf_jax.core.checks import brief, check_signature, check_whole_number
 from epf_jax.core.machine import machine
 from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.filters import Filter
-from epf_jax.fingerprints import fingerprint
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, as_theta, check_is_model, simulate
-from epf_jax.parts import Parts, Row, check_folder, write_table
-from epf_jax.replicate import replicate
-from epf_jax.run import run
+from epf_jax.running.fingerprints import fingerprint
+from epf_jax.running.replicate import replicate
+from epf_jax.running.run import run
+from epf_jax.running.sweep_folder import Parts, Row, check_folder, write_table
 
 
 def sweep(

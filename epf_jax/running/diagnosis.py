@@ -15,7 +15,7 @@ from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.filters.known_theta import Gaussian
 from epf_jax.filters.practical import Window
 from epf_jax.filters.smc2 import NestedFilters
-from epf_jax.results import Diagnostics, Results, check_one_run, coordinate_names, times
+from epf_jax.running.results import Diagnostics, Results, check_one_run, coordinate_names, times
 from epf_jax.statistics.chebyshev import NodalStatistic
 
 _LOW_ESS = 0.01  # of the particles, and never less than two of them

@@ -22,8 +22,8 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.one_step_ahead import advance
-from epf_jax.results import Summary, summarise
-from epf_jax.run import DEFAULT_LEVELS, check_levels
+from epf_jax.running.results import Summary, summarise
+from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
 
 class Forecast(NamedTuple):
@@ -48,8 +48,8 @@ class Forecast(NamedTuple):
         return f"<Forecast of {len(self.t)} observations, t = {int(self.t[0])} to {int(self.t[-1])}>"
 
     def to_pandas(self, series: Any = None) -> Any:
-        """A tidy `pandas.DataFrame`: see `epf_jax.export.forecast_to_pandas`."""
-        from epf_jax.export import forecast_to_pandas
+        """A tidy `pandas.DataFrame`: see `epf_jax.running.export.forecast_to_pandas`."""
+        from epf_jax.running.export import forecast_to_pandas
 
         return forecast_to_pandas(self, series)
 

@@ -13,8 +13,8 @@ from epf_jax.core.checks import brief, pip_install
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Panel, Series
 from epf_jax.data.timestamps import axis_of
-from epf_jax.forecast import Forecast
-from epf_jax.results import Results, check_is_results, times
+from epf_jax.running.forecast import Forecast
+from epf_jax.running.results import Results, check_is_results, times
 from epf_jax.smoothing import Smoothed
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")

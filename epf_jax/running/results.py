@@ -17,7 +17,7 @@ from epf_jax.particles.weights import as_rows, row_moments
 
 if TYPE_CHECKING:
     from epf_jax.chains import Chains
-    from epf_jax.diagnosis import Diagnosis
+    from epf_jax.running.diagnosis import Diagnosis
 
 
 class Summary(NamedTuple):
@@ -178,8 +178,8 @@ class Results(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[run], self._replace(levels=none))._replace(levels=self.levels)
 
     def diagnose(self) -> "Diagnosis":
-        """What went wrong, in plain words, and what to try: see `epf_jax.diagnosis`."""
-        from epf_jax.diagnosis import diagnose
+        """What went wrong, in plain words, and what to try: see `epf_jax.running.diagnosis`."""
+        from epf_jax.running.diagnosis import diagnose
 
         return diagnose(self)
 
@@ -194,20 +194,20 @@ class Results(NamedTuple):
         return plot_overview(self, y, **options) if self.chains is None else plot_chains(self, **options)
 
     def to_pandas(self, series: Any = None, *, states: bool = False) -> Any:
-        """A tidy `pandas.DataFrame`: see `epf_jax.export.to_pandas`."""
-        from epf_jax.export import to_pandas
+        """A tidy `pandas.DataFrame`: see `epf_jax.running.export.to_pandas`."""
+        from epf_jax.running.export import to_pandas
 
         return to_pandas(self, series, states=states)
 
     def to_xarray(self, series: Any = None) -> Any:
-        """An `xarray.Dataset` of everything over time: see `epf_jax.export.to_xarray`."""
-        from epf_jax.export import to_xarray
+        """An `xarray.Dataset` of everything over time: see `epf_jax.running.export.to_xarray`."""
+        from epf_jax.running.export import to_xarray
 
         return to_xarray(self, series)
 
     def to_arviz(self, y: Any = None, *, seed: int = 0) -> Any:
-        """The last posterior as equally weighted draws for ArviZ: see `epf_jax.export.to_arviz`."""
-        from epf_jax.export import to_arviz
+        """The last posterior as equally weighted draws for ArviZ: see `epf_jax.running.export.to_arviz`."""
+        from epf_jax.running.export import to_arviz
 
         return to_arviz(self, y, seed=seed)
 

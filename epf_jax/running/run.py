@@ -27,11 +27,11 @@ from epf_jax.core.packing import pack, unpack
 from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
-from epf_jax.health import LINEAGE, examine, start_lineage
 from epf_jax.models.observed import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
-from epf_jax.results import Lineage, Results, record, theta_and_x
-from epf_jax.trouble import is_troubled, warn_of_trouble
+from epf_jax.running.health import LINEAGE, examine, start_lineage
+from epf_jax.running.results import Lineage, Results, record, theta_and_x
+from epf_jax.running.trouble import is_troubled, warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50

@@ -28,9 +28,9 @@ from epf_jax.models.observed import (
     y_shape,
 )
 from epf_jax.models.state_space import check_rows, input_rows
-from epf_jax.results import Results
-from epf_jax.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
-from epf_jax.trouble import warn_of_trouble
+from epf_jax.running.results import Results
+from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
+from epf_jax.running.trouble import warn_of_trouble
 
 
 def replicate(

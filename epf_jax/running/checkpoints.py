@@ -38,10 +38,10 @@ from epf_jax.core.files import write_atomically
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.filter import check_state
 from epf_jax.filters.state import PARTICLES
-from epf_jax.fingerprints import fingerprint
 from epf_jax.models.state_space import example_input
 from epf_jax.particles.devices import spread_particles
-from epf_jax.run import check_filter
+from epf_jax.running.fingerprints import fingerprint
+from epf_jax.running.run import check_filter
 
 _MAGIC = b"epf_jax checkpoint "
 _VERSION = 1

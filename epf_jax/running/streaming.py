@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
 from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data.text_lines import LineError, Observation
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_values
-from epf_jax.results import record, summaries, theta_and_x
+from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
+from epf_jax.running.results import record, summaries, theta_and_x
 
 Line = dict[str, Any]
 _KIND = "stream"

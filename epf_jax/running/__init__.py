@@ -1,0 +1,1 @@
+"""A filter over data: run, replicate, sweep, results, diagnosis, forecast, checkpoints, export."""
