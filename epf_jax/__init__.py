@@ -9,7 +9,6 @@ The README shows the rest; every public name is listed in `__all__`.
 
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
-from epf_jax.chains import Chains, particle_gibbs, pmmh
 from epf_jax.core.caching import cache_compiled_programs
 from epf_jax.data.series import Panel, Series, from_table, panel
 from epf_jax.filters import (
@@ -32,9 +31,12 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
-from epf_jax.fit import Fit, fit
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
+from epf_jax.offline import particle_gibbs, pmmh
+from epf_jax.offline.chains import Chains
+from epf_jax.offline.fit import Fit, fit
+from epf_jax.offline.smoothing import Smoothed, smooth
 from epf_jax.particles.devices import across_devices, islands
 from epf_jax.particles.gradients import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.particles.laplace_proposal import laplace
@@ -49,7 +51,6 @@ from epf_jax.running.results import Diagnostics, History, Results, Summary
 from epf_jax.running.run import run
 from epf_jax.running.sweep import sweep
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler
-from epf_jax.smoothing import Smoothed, smooth
 from epf_jax.statistics import (
     Statistic,
     assumed_density,

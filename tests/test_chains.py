@@ -14,10 +14,10 @@ mpl.use("Agg")
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.chains.base import chains_of, results_of_chains
-from epf_jax.chains.mixing import rhat_and_ess
-from epf_jax.chains.particle_gibbs import PathState, _first_paths, gibbs_kernel, path_density_draw, theta_given_path
 from epf_jax.core.random import stream
+from epf_jax.offline.chains import chains_of, results_of_chains
+from epf_jax.offline.mixing import rhat_and_ess
+from epf_jax.offline.particle_gibbs import PathState, _first_paths, gibbs_kernel, path_density_draw, theta_given_path
 from epf_jax.particles.weights import Population
 
 pytestmark = pytest.mark.xdist_group("chains")  # one worker: what is made for all of these tests is made once

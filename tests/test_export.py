@@ -9,7 +9,7 @@ import pytest
 from conformance import vector_theta
 
 import epf_jax as epf
-from epf_jax.chains.base import chains_of, results_of_chains
+from epf_jax.offline.chains import chains_of, results_of_chains
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker: what is made for all of these tests is made once
 

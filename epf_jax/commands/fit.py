@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import typer
 
-from epf_jax import smoothing
 from epf_jax.commands import look, outputs
 from epf_jax.commands.ahead import ahead_of, predictions, steps_ahead, write_csv
 from epf_jax.commands.fitting import example_row, filter_series, observed, room_for, series_from
@@ -42,10 +41,11 @@ from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data.series import Series
 from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter
+from epf_jax.offline import smoothing
+from epf_jax.offline.smoothing import Smoothed
 from epf_jax.page import Table
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.results import Results
-from epf_jax.smoothing import Smoothed
 
 _ADVICE = (
     "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "

@@ -13,9 +13,9 @@ from epf_jax.core.files import write_atomically
 from epf_jax.core.machine import machine
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
+from epf_jax.offline.smoothing import Smoothed
 from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
 from epf_jax.running.results import Results, Summary, log_scores
-from epf_jax.smoothing import Smoothed
 
 
 def prepare(page: pathlib.Path) -> None:

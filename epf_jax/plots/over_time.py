@@ -8,6 +8,7 @@ import numpy as np
 from epf_jax.core.checks import brief as in_brief
 from epf_jax.core.naming import component_names
 from epf_jax.exact import GridPosterior
+from epf_jax.offline.smoothing import Smoothed
 from epf_jax.plots.base import (
     EXACT,
     FILTER,
@@ -30,7 +31,6 @@ from epf_jax.plots.base import (
     true_values,
 )
 from epf_jax.running.results import Results, check_over_time, log_scores
-from epf_jax.smoothing import Smoothed
 
 
 def plot_theta(

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from epf_jax.chains.mixing import findings as findings_of_chains
 from epf_jax.core.findings import Diagnosis, Finding
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.filters.known_theta import Gaussian
 from epf_jax.filters.practical import Window
 from epf_jax.filters.smc2 import NestedFilters
+from epf_jax.offline.mixing import findings as findings_of_chains
 from epf_jax.running.results import Diagnostics, Results, check_one_run, coordinate_names, times
 from epf_jax.statistics.chebyshev import NodalStatistic
 

@@ -13,9 +13,9 @@ from epf_jax.core.checks import brief, pip_install
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Panel, Series
 from epf_jax.data.timestamps import axis_of
+from epf_jax.offline.smoothing import Smoothed
 from epf_jax.running.forecast import Forecast
 from epf_jax.running.results import Results, check_is_results, times
-from epf_jax.smoothing import Smoothed
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
 _STATE = "x"  # what the state is called; a parameter of that name is refused

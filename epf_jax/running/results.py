@@ -16,7 +16,7 @@ from epf_jax.particles.quantiles import row_quantiles
 from epf_jax.particles.weights import as_rows, row_moments
 
 if TYPE_CHECKING:
-    from epf_jax.chains import Chains
+    from epf_jax.offline.chains import Chains
     from epf_jax.running.diagnosis import Diagnosis
 
 

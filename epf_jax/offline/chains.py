@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.chains.mixing import findings, moving, pooled, rhat_and_ess
 from epf_jax.core.naming import scalars
 from epf_jax.filters import FilterState
 from epf_jax.models.parameters import Theta
+from epf_jax.offline.mixing import findings, moving, pooled, rhat_and_ess
 from epf_jax.particles.weights import uniform_log_weights
 from epf_jax.running.results import Results, Summary, summaries
 

@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.core.checks import check_signature, check_whole_number, returned
 from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
+from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.particles.quasi_random import in_order, is_quasi_random
 from epf_jax.particles.resampling import independent_ancestors, systematic

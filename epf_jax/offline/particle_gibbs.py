@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.chains.loop import Draw, check_plan, run_chains, scout
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.random import threefry
 from epf_jax.filters.extended_parameter import check_statistic
 from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
 from epf_jax.models.path_terms import path_terms
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
+from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
 from epf_jax.running.results import Results

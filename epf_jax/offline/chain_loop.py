@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.chains.base import chains_of, results_of_chains
 from epf_jax.core.caching import warn_of_many_programs
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
 from epf_jax.core.gaussian import cholesky
@@ -29,6 +28,7 @@ from epf_jax.core.precision import full_precision
 from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.offline.chains import chains_of, results_of_chains
 from epf_jax.particles.weights import Population, population
 from epf_jax.running.results import Results
 from epf_jax.running.run import check_levels, run_jitted

@@ -1,0 +1,1 @@
+"""What needs the whole series: chains, smoothing, hyper-parameters by gradient ascent."""
