@@ -12,7 +12,7 @@ mpl.use("Agg")
 import epf_jax as epf
 from epf_jax import demo
 from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
-from epf_jax.plots.base import Curve, draw_fan, finish, focus
+from epf_jax.plots.figures import Curve, draw_fan, finish, focus
 
 pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
 

@@ -21,7 +21,7 @@ from epf_jax.models.observed import warn_of_no_estimate
 from epf_jax.offline.smoothing import Smoothed
 from epf_jax.page import Figure
 from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot_smoothed, plot_states, plot_theta
-from epf_jax.plots.base import column, finish, finished, legend, shown
+from epf_jax.plots.figures import column, finish, finished, legend, shown
 from epf_jax.running.forecast import Forecast
 from epf_jax.running.results import Results
 from epf_jax.running.trouble import warn_of_trouble

@@ -1,13 +1,13 @@
 """Pictures of a run, of a fit, of what is to come and of what was. Needs matplotlib: `pip install epf_jax[plots]`."""
 
-from epf_jax.plots.base import draw_fan, draw_posterior, draw_reference, draw_truth, finish
-from epf_jax.plots.chains import plot_chains
-from epf_jax.plots.checks import plot_health, plot_predictive
-from epf_jax.plots.fit import plot_fit
+from epf_jax.plots.ascent import plot_fit
+from epf_jax.plots.figures import draw_fan, draw_posterior, draw_reference, draw_truth, finish
 from epf_jax.plots.future import plot_forecast
 from epf_jax.plots.over_time import plot_diagnostics, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.overview import plot_overview
 from epf_jax.plots.pairs import plot_pairs
+from epf_jax.plots.predictive_checks import plot_health, plot_predictive
+from epf_jax.plots.traces import plot_chains
 
 __all__ = [
     "draw_fan",

@@ -7,7 +7,7 @@ import numpy as np
 from epf_jax.core.checks import check_whole_number
 from epf_jax.data.series import Series, shaped
 from epf_jax.data.timestamps import axis_of
-from epf_jax.plots.base import (
+from epf_jax.plots.figures import (
     ALONG,
     DATA,
     MOST_PANELS,

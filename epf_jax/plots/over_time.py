@@ -9,7 +9,7 @@ from epf_jax.core.checks import brief as in_brief
 from epf_jax.core.naming import component_names
 from epf_jax.exact import GridPosterior
 from epf_jax.offline.smoothing import Smoothed
-from epf_jax.plots.base import (
+from epf_jax.plots.figures import (
     EXACT,
     FILTER,
     MOST_PANELS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.plots.base import (
+from epf_jax.plots.figures import (
     FILTER,
     MOST_PANELS,
     TRUE,
@@ -21,8 +21,8 @@ from epf_jax.plots.base import (
     shown,
     true_values,
 )
-from epf_jax.plots.checks import draw_pit, draw_predicted
 from epf_jax.plots.over_time import draw_descent, draw_state
+from epf_jax.plots.predictive_checks import draw_pit, draw_predicted
 from epf_jax.running.results import Results, check_over_time
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from epf_jax.core.naming import component_names, named_leaves
-from epf_jax.plots.base import TRUE, TRUTH, finish, pyplot, true_values
+from epf_jax.plots.figures import TRUE, TRUTH, finish, pyplot, true_values
 from epf_jax.running.results import Results, check_one_run, times
 
 _DOTS = 400  # drawn for each time; more hide each other

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.plots.base import EXACT, FILTER, TRUTH, finish, finished, pyplot
+from epf_jax.plots.figures import EXACT, FILTER, TRUTH, finish, finished, pyplot
 
 
 def plot_fit(fitted: Any, *, truth: Any = None, title: str | None = None) -> Any:

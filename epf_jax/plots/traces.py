@@ -6,7 +6,7 @@ import jax
 
 from epf_jax.core.naming import scalars
 from epf_jax.exact import GridPosterior
-from epf_jax.plots.base import EXACT, FILTER, draw_truth, finish, finished, pyplot, true_values
+from epf_jax.plots.figures import EXACT, FILTER, draw_truth, finish, finished, pyplot, true_values
 from epf_jax.running.results import Results, check_is_results
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.plots.base import (
+from epf_jax.plots.figures import (
     FILTER,
     MOST_PANELS,
     check_levels_kept,
