@@ -6,7 +6,7 @@ READY = $(VENV)/.ready
 .PHONY: demo test test-all lint format full accuracy bench bench-store clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
-	$(BIN)/python -m epf_jax.demo
+	$(BIN)/python -m epf_jax.apps.demo
 	$(BIN)/epf reproduce
 
 # XLA's older emitters of loops compile in less time, and make the same numbers to within rounding, by slower loops:

@@ -47,7 +47,13 @@ def soak(num: int, checkpoint_every: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "model.py").write_text("import epf_jax as epf\nmodel = epf.models.ar1()\n")
-        command = [sys.executable, "-c", "from epf_jax.cli import main; main()", "stream", f"{folder}/model.py:model"]
+        command = [
+            sys.executable,
+            "-c",
+            "from epf_jax.apps.cli import main; main()",
+            "stream",
+            f"{folder}/model.py:model",
+        ]
         command += ["--method", "storvik", "--particles", str(PARTICLES)]
         if checkpoint_every:
             command += ["--checkpoint", str(folder / "state.epf"), "--checkpoint-every", str(checkpoint_every)]

@@ -1,5 +1,5 @@
 """`python -m epf_jax` is the command `epf`."""
 
-from epf_jax.cli import main
+from epf_jax.apps.cli import main
 
 main()

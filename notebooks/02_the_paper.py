@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import epf_jax as epf
-from epf_jax.reproduce import cauchy
+from epf_jax.apps.reproduce import on_cauchy as cauchy
 from epf_jax.statistics import statistic_of_path
 
 QUICK = bool(os.environ.get("EPF_QUICK"))

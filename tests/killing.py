@@ -20,7 +20,7 @@ ENVIRONMENT = {
 
 
 def start(*arguments):
-    command = [sys.executable, "-c", "from epf_jax.cli import main; main()", "stream", *map(str, arguments)]
+    command = [sys.executable, "-c", "from epf_jax.apps.cli import main; main()", "stream", *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=ENVIRONMENT, text=True)
 

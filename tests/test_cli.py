@@ -16,13 +16,14 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import epf_jax as epf
-from epf_jax.commands import app, outputs
-from epf_jax.commands.ahead import steps_ahead
-from epf_jax.commands.compare import default_methods, disagreements, scores
-from epf_jax.commands.look import comparison, findings, told_of
-from epf_jax.commands.methods import METHODS, filter_of
-from epf_jax.commands.shared import tell
-from epf_jax.commands.targets import target_of
+from epf_jax.apps.commands import app
+from epf_jax.apps.commands import output_files as outputs
+from epf_jax.apps.commands.epf_compare import default_methods, disagreements, scores
+from epf_jax.apps.commands.future import steps_ahead
+from epf_jax.apps.commands.method_names import METHODS, filter_of
+from epf_jax.apps.commands.model_file import target_of
+from epf_jax.apps.commands.options import tell
+from epf_jax.apps.commands.report_page import comparison, findings, told_of
 from epf_jax.data.series import Series
 from epf_jax.data.tables import read_csv
 from epf_jax.running.streaming import Stream
@@ -293,7 +294,7 @@ def test_the_report_of_a_fit_stands_alone(fitted):
 def test_a_fit_goes_on_from_its_checkpoint_when_rows_are_added_and_refuses_other_data(
     fitted, folder, tmp_path, expected
 ):
-    from epf_jax.commands.fitting import filter_series
+    from epf_jax.apps.commands.one_fit import filter_series
     from epf_jax.data.series import Series
 
     filter_, counted = epf.storvik_filter(epf.models.ar1(), 32), []

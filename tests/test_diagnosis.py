@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.commands.methods import filter_of
+from epf_jax.apps.commands.method_names import filter_of
 from epf_jax.particles.one_step_ahead import probability_integral_transform
 
 pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once

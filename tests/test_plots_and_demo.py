@@ -10,7 +10,7 @@ import pytest
 mpl.use("Agg")
 
 import epf_jax as epf
-from epf_jax import demo
+from epf_jax.apps import demo
 from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
 from epf_jax.plots.figures import Curve, draw_fan, finish, focus
 

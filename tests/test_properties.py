@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from typer.testing import CliRunner
 
 import epf_jax as epf
-from epf_jax.commands import app
+from epf_jax.apps.commands import app
 from epf_jax.core.polynomials import evaluate, multiply, num_coefficients
 from epf_jax.data.text_lines import LineError, LineReader, Observation, as_number
 from epf_jax.data.timestamps import time_steps

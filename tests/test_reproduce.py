@@ -10,16 +10,18 @@ import pytest
 from typer.testing import CliRunner
 
 from epf_jax import exact, run
-from epf_jax.commands import app
+from epf_jax.apps.commands import app
+from epf_jax.apps.reproduce import EXPERIMENTS, Experiment, Size, reproduce
+from epf_jax.apps.reproduce import on_sinusoid as sinusoid
+from epf_jax.apps.reproduce import on_star as star
+from epf_jax.apps.reproduce.cases import CAUCHY, SIN, STAR, Score, focused, score, series, solve
+from epf_jax.apps.reproduce.claims import Claim, Section, verdict
+from epf_jax.apps.reproduce.compared import told_under
+from epf_jax.apps.reproduce.on_cauchy import near_or_far
+from epf_jax.apps.reproduce.store import Store, Stored, StoreError, Unit
 from epf_jax.filters import extended_parameter_filter
 from epf_jax.models import cauchy_ar1
 from epf_jax.particles.proposals import guided
-from epf_jax.reproduce import EXPERIMENTS, Experiment, Size, reproduce, sinusoid, star
-from epf_jax.reproduce.cases import CAUCHY, SIN, STAR, Score, focused, score, series, solve
-from epf_jax.reproduce.cauchy import near_or_far
-from epf_jax.reproduce.claims import Claim, Section, verdict
-from epf_jax.reproduce.methods import told_under
-from epf_jax.reproduce.store import Store, Stored, StoreError, Unit
 from epf_jax.statistics import scale_mixture
 
 TINY = Size("tiny", 1, 24, 500)

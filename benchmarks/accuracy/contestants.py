@@ -8,8 +8,8 @@ import jax
 
 import epf_jax as epf
 from benchmarks.accuracy import peer_methods
+from epf_jax.apps.reproduce.on_cauchy import learned_widely
 from epf_jax.filters.node_filter import DEFAULT_NODES
-from epf_jax.reproduce.cauchy import learned_widely
 
 BUDGETS = ("tiny", "small", "large")
 LEVELS = (0.05, 0.95)

@@ -15,8 +15,8 @@ import epf_jax as epf
 from benchmarks.accuracy import sinusoid, star
 from benchmarks.report import RESULTS
 from epf_jax import exact
-from epf_jax.reproduce.cases import CAUCHY, solve
-from epf_jax.reproduce.cauchy import near_or_far
+from epf_jax.apps.reproduce.cases import CAUCHY, solve
+from epf_jax.apps.reproduce.on_cauchy import near_or_far
 
 DATA_SEED = 123
 

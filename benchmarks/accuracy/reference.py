@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 from benchmarks.report import save, show
-from epf_jax.reproduce.cases import CASES, solve
+from epf_jax.apps.reproduce.cases import CASES, solve
 
 ORDER = {"sin": ("theta",), "cauchy": ("a",), "star": ("gamma", "c")}  # of the parameters in the files
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from epf_jax.apps.reproduce.cases import STAR, Size, data_settings, score, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.compared import default, draw_methods, filter_units, literal, liu_west, score_table
+from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import grid_moments, known_path
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.reproduce.cases import STAR, Size, data_settings, score, series
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.methods import default, draw_methods, filter_units, literal, liu_west, score_table
-from epf_jax.reproduce.store import Arrays, Stored, Unit
 from epf_jax.statistics import Statistic, separable, statistic_of_path
 
 ORDER = 9

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.apps.reproduce.cases import Size
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import kl
-from epf_jax.reproduce.cases import Size
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.store import Arrays, Stored, Unit
 
 ORDERS = tuple(range(2, 25, 2))  # S is even: odd orders repeat the even ones
 INTERVAL, WIDER, NUM_POINTS = 3.0, 6.0, 2001

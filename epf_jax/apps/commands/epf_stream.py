@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import typer
 
-from epf_jax.commands.shared import (
+from epf_jax.apps.commands.model_file import build
+from epf_jax.apps.commands.options import (
     Inputs,
     Method,
     Particles,
@@ -24,7 +25,6 @@ from epf_jax.commands.shared import (
     note,
     refusals,
 )
-from epf_jax.commands.targets import build
 from epf_jax.core.files import held
 from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation

@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from epf_jax.apps.reproduce.cases import SIN, Size, data_settings, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.core.polynomials import num_coefficients
 from epf_jax.exact import path_log_likelihood
@@ -15,9 +18,6 @@ from epf_jax.filters import extended_parameter_filter
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.particles.proposals import bootstrap
 from epf_jax.particles.resampling import multinomial
-from epf_jax.reproduce.cases import SIN, Size, data_settings, series
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.store import Arrays, Stored, Unit
 from epf_jax.running.run import run
 from epf_jax.statistics import Statistic, conjugate, from_log_target, separable, statistic_of_path, taylor
 

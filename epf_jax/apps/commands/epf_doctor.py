@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from epf_jax.commands.shared import app, keep_compiled_programs, show
+from epf_jax.apps.commands.options import app, keep_compiled_programs, show
+from epf_jax.apps.page import Table
 from epf_jax.core.machine import machine
-from epf_jax.page import Table
 
 _EXTRAS = {  # package: what it is for
     "matplotlib": "plots",

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from epf_jax.commands.shared import app, console, fail, progress_bar
-from epf_jax.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
-from epf_jax.reproduce.store import Unit
+from epf_jax.apps.commands.options import app, console, fail, progress_bar
+from epf_jax.apps.reproduce import DEMO, EXPERIMENTS, FULL, Size, StoreError, reproduce
+from epf_jax.apps.reproduce.store import Unit
 
 
 @app.command("reproduce")

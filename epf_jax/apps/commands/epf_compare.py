@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from epf_jax.commands import look, outputs
-from epf_jax.commands.fit import posterior
-from epf_jax.commands.fitting import example_row, filter_series, room_for, series_from
-from epf_jax.commands.methods import EXACT_INSIDE, METHODS, check_method, in_words
-from epf_jax.commands.shared import (
+from epf_jax.apps.commands import output_files as outputs
+from epf_jax.apps.commands import report_page as look
+from epf_jax.apps.commands.epf_fit import posterior
+from epf_jax.apps.commands.method_names import EXACT_INSIDE, METHODS, check_method, in_words
+from epf_jax.apps.commands.model_file import filter_for, target_of
+from epf_jax.apps.commands.one_fit import example_row, filter_series, room_for, series_from
+from epf_jax.apps.commands.options import (
     Columns,
     Data,
     Inputs,
@@ -36,12 +38,11 @@ from epf_jax.commands.shared import (
     tell,
     written,
 )
-from epf_jax.commands.targets import filter_for, target_of
+from epf_jax.apps.page import Table
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.page import Table
 from epf_jax.particles.proposals import why_not_kalman
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.results import Results, log_scores

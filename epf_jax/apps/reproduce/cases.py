@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax import exact, models
+from epf_jax.apps.reproduce.store import Arrays, Unit
 from epf_jax.exact.theta_grid import likelihood_of
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel, simulate
-from epf_jax.reproduce.store import Arrays, Unit
 from epf_jax.running.replicate import replicate
 
 LEVELS = (0.05, 0.95)

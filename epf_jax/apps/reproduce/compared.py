@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from epf_jax.apps.reproduce.cases import Case, Size, exact_unit, filter_unit, score
+from epf_jax.apps.reproduce.claims import Table
+from epf_jax.apps.reproduce.store import Stored, Unit
 from epf_jax.filters import Filter, bootstrap_filter, coordinate_kernel, extended_parameter_filter, liu_west_filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.proposals import bootstrap
 from epf_jax.particles.resampling import multinomial
 from epf_jax.plots import draw_posterior, draw_reference, draw_truth, finish
-from epf_jax.reproduce.cases import Case, Size, exact_unit, filter_unit, score
-from epf_jax.reproduce.claims import Table
-from epf_jax.reproduce.store import Stored, Unit
 from epf_jax.statistics import Statistic
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.commands.shared import note
+from epf_jax.apps.commands.options import note
+from epf_jax.apps.page import Figure, Table, page_of, picture_of, table_of, text_of
 from epf_jax.core.checks import pip_install
 from epf_jax.core.files import write_atomically
 from epf_jax.core.machine import machine
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.offline.smoothing import Smoothed
-from epf_jax.page import Figure, Table, page_of, picture_of, table_of, text_of
 from epf_jax.running.results import Results, Summary, log_scores
 
 

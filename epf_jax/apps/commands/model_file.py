@@ -11,7 +11,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from epf_jax.commands.methods import DEFAULT_METHOD, filter_of
+from epf_jax.apps.commands.method_names import DEFAULT_METHOD, filter_of
 from epf_jax.core.checks import brief
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel

@@ -8,14 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from epf_jax.exact import grid_moments, known_path
-from epf_jax.filters import extended_parameter_filter
-from epf_jax.models import cauchy_ar1
-from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.particles.proposals import bootstrap, guided
-from epf_jax.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, score, series
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.methods import (
+from epf_jax.apps.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, score, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.compared import (
     Method,
     draw_errors,
     draw_methods,
@@ -26,7 +21,12 @@ from epf_jax.reproduce.methods import (
     sir,
     told_under,
 )
-from epf_jax.reproduce.store import Arrays, Stored, Unit
+from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
+from epf_jax.exact import grid_moments, known_path
+from epf_jax.filters import extended_parameter_filter
+from epf_jax.models import cauchy_ar1
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.proposals import bootstrap, guided
 from epf_jax.samplers import random_walk
 from epf_jax.statistics import Statistic, chebyshev, scale_mixture, statistic_of_path, taylor_log_density
 

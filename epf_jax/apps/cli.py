@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Entry point of the command."""
     try:
-        from epf_jax.commands import app
+        from epf_jax.apps.commands import app
     except ImportError as error:
         from epf_jax.core.checks import pip_install
 

@@ -2,12 +2,12 @@
 
 import pathlib
 
+from epf_jax.apps.page import Table, page_of, picture_of, table_of, text_of
+from epf_jax.apps.reproduce.cases import DEMO, FULL, Size
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Section
+from epf_jax.apps.reproduce.store import Stored, StoreError, write_atomically
 from epf_jax.core.checks import pip_install
 from epf_jax.core.machine import machine
-from epf_jax.page import Table, page_of, picture_of, table_of, text_of
-from epf_jax.reproduce.cases import DEMO, FULL, Size
-from epf_jax.reproduce.claims import Claim, Experiment, Section
-from epf_jax.reproduce.store import Stored, StoreError, write_atomically
 
 _MARKS = {"yes": "&#10003;", "partly": "&#8776;", "no": "&#10007;"}
 

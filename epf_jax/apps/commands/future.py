@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.commands.shared import written
+from epf_jax.apps.commands.options import written
+from epf_jax.apps.page import Table
 from epf_jax.core.files import write_atomically
 from epf_jax.core.naming import LEVELS
 from epf_jax.data.series import STEP, Series, series_of
 from epf_jax.data.tables import read_csv
 from epf_jax.data.timestamps import EarlyError, usual_step
 from epf_jax.filters import Filter
-from epf_jax.page import Table
 from epf_jax.running.forecast import Forecast, forecast
 from epf_jax.running.results import Results
 

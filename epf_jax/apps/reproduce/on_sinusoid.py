@@ -1,10 +1,19 @@
 """Erol et al. (2013), figure 5: SIR, Liu-West and the EPF on SIN."""
 
+from epf_jax.apps.reproduce.cases import SIN, Size, distinct_in_words, score
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, verdict
+from epf_jax.apps.reproduce.compared import (
+    Method,
+    default,
+    draw_methods,
+    filter_units,
+    literal,
+    liu_west,
+    score_table,
+    sir,
+)
+from epf_jax.apps.reproduce.store import Stored, Unit
 from epf_jax.filters import extended_parameter_filter
-from epf_jax.reproduce.cases import SIN, Size, distinct_in_words, score
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, verdict
-from epf_jax.reproduce.methods import Method, default, draw_methods, filter_units, literal, liu_west, score_table, sir
-from epf_jax.reproduce.store import Stored, Unit
 from epf_jax.statistics import taylor
 
 PAPER = [

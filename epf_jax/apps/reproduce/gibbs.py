@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.apps.reproduce.cases import SIN, Size, data_settings, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.exact import grid_moments, kl, path_log_likelihood
-from epf_jax.reproduce.cases import SIN, Size, data_settings, series
-from epf_jax.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.reproduce.store import Arrays, Stored, Unit
 from epf_jax.statistics import statistic_of_path, taylor
 
 ORDERS, NUM_PATHS = (1, 3, 5, 7, 9), 20

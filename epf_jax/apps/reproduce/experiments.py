@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from epf_jax.apps.reproduce.cases import Size
+from epf_jax.apps.reproduce.claims import Experiment, Section
+from epf_jax.apps.reproduce.report import prepare, write_report
+from epf_jax.apps.reproduce.store import Store, Stored, Unit, write_atomically
 from epf_jax.core.machine import machine
-from epf_jax.reproduce.cases import Size
-from epf_jax.reproduce.claims import Experiment, Section
-from epf_jax.reproduce.report import prepare, write_report
-from epf_jax.reproduce.store import Store, Stored, Unit, write_atomically
 
 Progress = Callable[[list[Unit]], Iterable[Unit]]
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from epf_jax.page import Figure, Table
-from epf_jax.reproduce.cases import Size
-from epf_jax.reproduce.store import Stored, Unit
+from epf_jax.apps.page import Figure, Table
+from epf_jax.apps.reproduce.cases import Size
+from epf_jax.apps.reproduce.store import Stored, Unit
 
 
 class Claim(NamedTuple):

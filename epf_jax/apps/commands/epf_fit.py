@@ -10,10 +10,12 @@ import jax
 import numpy as np
 import typer
 
-from epf_jax.commands import look, outputs
-from epf_jax.commands.ahead import ahead_of, predictions, steps_ahead, write_csv
-from epf_jax.commands.fitting import example_row, filter_series, observed, room_for, series_from
-from epf_jax.commands.shared import (
+from epf_jax.apps.commands import output_files as outputs
+from epf_jax.apps.commands import report_page as look
+from epf_jax.apps.commands.future import ahead_of, predictions, steps_ahead, write_csv
+from epf_jax.apps.commands.model_file import build
+from epf_jax.apps.commands.one_fit import example_row, filter_series, observed, room_for, series_from
+from epf_jax.apps.commands.options import (
     Columns,
     Data,
     Inputs,
@@ -36,14 +38,13 @@ from epf_jax.commands.shared import (
     tell,
     written,
 )
-from epf_jax.commands.targets import build
+from epf_jax.apps.page import Table
 from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data.series import Series
 from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter
 from epf_jax.offline import smoothing
 from epf_jax.offline.smoothing import Smoothed
-from epf_jax.page import Table
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.results import Results
 

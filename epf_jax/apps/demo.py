@@ -1,4 +1,4 @@
-"""`python -m epf_jax.demo`: learn theta of the paper's sinusoid, and draw the posterior beside the exact one."""
+"""`python -m epf_jax.apps.demo`: learn theta of the paper's sinusoid, and draw the posterior beside the exact one."""
 
 import argparse
 import pathlib
@@ -15,7 +15,7 @@ TRUTH = {"theta": 0.7}
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the demonstration; `--help` lists its options."""
-    parser = argparse.ArgumentParser(prog="python -m epf_jax.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m epf_jax.apps.demo", description=__doc__)
     parser.add_argument("--num-steps", type=_positive, default=1000, help="observations (default 1000)")
     parser.add_argument("--num-particles", type=_positive, default=1000, help="particles (default 1000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default 0)")

@@ -1,10 +1,10 @@
 """What the paper does not compare: the library's other methods on its three models, for the league table."""
 
+from epf_jax.apps.reproduce.cases import CASES, Size
+from epf_jax.apps.reproduce.claims import Experiment, Section
+from epf_jax.apps.reproduce.compared import Method, filter_units, score_table
+from epf_jax.apps.reproduce.store import Stored, Unit
 from epf_jax.filters import extended_parameter_filter, liu_west_filter
-from epf_jax.reproduce.cases import CASES, Size
-from epf_jax.reproduce.claims import Experiment, Section
-from epf_jax.reproduce.methods import Method, filter_units, score_table
-from epf_jax.reproduce.store import Stored, Unit
 from epf_jax.samplers import grid_sampler, slice_sampler
 
 

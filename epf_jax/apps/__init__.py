@@ -1,0 +1,1 @@
+"""What a shell runs: the command `epf`, the demo, the reproduction of the paper, report pages."""
