@@ -9,7 +9,7 @@ The README shows the rest; every public name is listed in `__all__`.
 
 from epf_jax import exact, models, plots
 from epf_jax._version import __version__
-from epf_jax.core.caching import cache_compiled_programs
+from epf_jax.core.compilation_cache import cache_compiled_programs
 from epf_jax.data.series import Panel, Series, from_table, panel
 from epf_jax.filters import (
     Filter,

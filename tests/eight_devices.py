@@ -1,4 +1,4 @@
-"""What tests/test_devices.py asks of a process with eight devices, told as JSON: run by a fixture, in a process of its own."""
+"""What tests/particles/test_devices.py asks of a process with eight devices, told as JSON: run by a fixture, in a process of its own."""
 
 import json
 import re

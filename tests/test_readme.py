@@ -1,6 +1,5 @@
 """The README and the pages of docs/ are true: their code runs, errors are as shown, numbers are the stored ones."""
 
-import ast
 import re
 
 import jax
@@ -76,23 +75,6 @@ def test_every_public_name_exists_and_has_a_docstring():
 
     for name in epf.__all__:
         assert getattr(epf, name).__doc__ or name == "__version__", name
-
-
-def test_imports_go_the_way_that_contributing_says():
-    listed = re.search(r"^epf_jax/\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)[1]
-    lines = [line[2:].split("  ")[0].split() for line in listed.splitlines() if line[2] != " "]
-    place = {name.removesuffix("/").removesuffix(".py"): i for i, names in enumerate(lines) for name in names}
-    package = ROOT / "epf_jax"
-    parts = {path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")}
-    assert set(place) == {part for part in parts if not part.startswith("_")}
-    wrong = []
-    for path in package.rglob("*.py"):
-        part = path.relative_to(package).parts[0].removesuffix(".py")
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("epf_jax"):
-                used = [n.name for n in node.names] if node.module == "epf_jax" else [node.module.split(".")[1]]
-                wrong += [(part, name) for name in used if place.get(part, len(lines)) < place.get(name, -1)]
-    assert wrong == []
 
 
 def test_importing_the_library_changes_no_configuration():

@@ -1,4 +1,4 @@
-"""What this library's own random numbers (`epf_jax.core.random`) give end to end over `jax.random`'s, in the same filters.
+"""What this library's own random numbers (`epf_jax.core.random`) give over those of `jax.random` in the same filters.
 
 Interleaved runs, medians, compile time apart. What differs is the key that a filter draws with, and on a CPU how a
 normal is made of a uniform: by this library's quantile, or as `jax.random.normal` does. On a GPU a batch of small

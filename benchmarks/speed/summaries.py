@@ -1,7 +1,7 @@
 """What a step costs as `run` gives it by default, with five quantiles of theta and x, and without any.
 
-Quantiles by either way of `epf_jax.particles.quantiles`, and by the one that is chosen. Interleaved runs, medians, compile time
-apart.
+Quantiles by either way of `epf_jax.particles.quantiles`, and by the one that is chosen. Interleaved runs, medians,
+compile time apart.
 """
 
 from unittest import mock

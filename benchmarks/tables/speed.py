@@ -177,8 +177,9 @@ def generator() -> str:
     return (
         "Filters draw from a generator of their own (`epf_jax/core/random.py`: keyed hashes of a counter, behind "
         "`jax.random`'s functions; your key may be of any kind), and on a CPU make normals of uniforms by a quantile "
-        "in plain arithmetic (`epf_jax/core/elementary.py`), both tested against their laws (`tests/test_random.py`). What "
-        "the two give over `jax.random`'s own, end to end (`python -m benchmarks.speed.generator`), bootstrap and "
+        "in plain arithmetic (`epf_jax/core/elementary.py`), both tested against their laws "
+        "(`tests/core/test_random.py`). What the two give over `jax.random`'s own, end to end "
+        "(`python -m benchmarks.speed.generator`), bootstrap and "
         f"EPF, N = 1,000 to 100,000: {gains('speed_generator_aarch64')}; "
         f"{gains('speed_generator')}. On a GPU, where only the generator differs, {gains('speed_generator_gpu')}; it "
         "is kept there so that all devices draw the same words.\n"

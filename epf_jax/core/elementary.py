@@ -24,7 +24,7 @@ class _Precision(NamedTuple):
         whole: integers of the same size.
         digits: bits of the mantissa.
         log_degree, middle_degree, tail_degree: of the polynomials; with them the logarithm is right to 4 units of
-            float32 and 16 of float64, the quantile to a share of 5e-7 and of 2e-10 (`tests/test_elementary.py`).
+            float32 and 16 of float64, the quantile to a share of 5e-7 and of 2e-10 (`tests/core/test_elementary.py`).
         middle: where the quantile's tail begins, in w.
         tail: where it ends: for the last u below 1, w is 23 log 2 = 15.9 in float32, 52 log 2 = 36.0 in float64.
         ndtr_degree: of the polynomial in `log_ndtr`.

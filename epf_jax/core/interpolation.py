@@ -1,6 +1,5 @@
 r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and piece by piece."""
 
-import numbers
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.elementary import log
-from epf_jax.models.parameters import Parameters
 
 
 @cache
@@ -104,24 +102,3 @@ def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
 def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:
     """The inverse of `compress`."""
     return top - scale * (jnp.exp(-compressed / scale) - 1.0)
-
-
-def node_counts(
-    who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int], least: int = 2
-) -> tuple[int, ...]:
-    """How many nodes each unconstrained coordinate gets: what the user says, or the default for so many of them."""
-    p = coordinates.dim
-    if p > max(default):
-        raise ValueError(
-            f"{who}: the grid has as many dimensions as there are parameters, and the prior has {p} "
-            f"({', '.join(coordinates.names)}); three is the most. Use epf.smc2_filter, or "
-            "epf.extended_parameter_filter(model, N)."
-        )
-    given = default[p] if num_nodes is None else num_nodes
-    counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
-    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= least for n in counts):
-        raise ValueError(
-            f"num_nodes: expected a whole number of at least {least}, or one for each of the {p} parameters "
-            f"({', '.join(coordinates.names)}), got {num_nodes!r}."
-        )
-    return counts

@@ -36,11 +36,11 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.gaussian import cholesky, solve_lower
-from epf_jax.core.interpolation import node_counts
 from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
+from epf_jax.models.parameters import node_counts
 from epf_jax.models.path_terms import warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal

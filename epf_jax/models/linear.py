@@ -1,6 +1,6 @@
 """Linear-Gaussian models: an AR(1) whose coefficient is learned, and a local level whose noises are.
 
-Given theta, all have an exact Kalman filter (`epf_jax.exact.kalman_oracle`), which makes them oracles for everything else.
+Given theta, all have an exact Kalman filter (`epf_jax.exact.kalman_oracle`): they are oracles for everything else.
 """
 
 import jax.numpy as jnp

@@ -10,6 +10,7 @@ The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 
 import contextlib
 import math
+import numbers
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -384,3 +385,24 @@ def _drawn_extent(leaf: _Leaf) -> tuple[Any, Any, Any, Any]:
         below, above = (tail[0] + further * (tail[0] - tail[1]) for tail in (lower, upper))
     below, above = xp.where(xp.isfinite(below), below, middle), xp.where(xp.isfinite(above), above, middle)
     return middle, scale, xp.minimum(middle - reach, below), xp.maximum(middle + reach, above)
+
+
+def node_counts(
+    who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int], least: int = 2
+) -> tuple[int, ...]:
+    """How many nodes each unconstrained coordinate gets: what the user says, or the default for so many of them."""
+    p = coordinates.dim
+    if p > max(default):
+        raise ValueError(
+            f"{who}: the grid has as many dimensions as there are parameters, and the prior has {p} "
+            f"({', '.join(coordinates.names)}); three is the most. Use epf.smc2_filter, or "
+            "epf.extended_parameter_filter(model, N)."
+        )
+    given = default[p] if num_nodes is None else num_nodes
+    counts = tuple(given) if isinstance(given, (tuple, list)) else (given,) * p
+    if len(counts) != p or not all(isinstance(n, numbers.Integral) and int(n) >= least for n in counts):
+        raise ValueError(
+            f"num_nodes: expected a whole number of at least {least}, or one for each of the {p} parameters "
+            f"({', '.join(coordinates.names)}), got {num_nodes!r}."
+        )
+    return counts

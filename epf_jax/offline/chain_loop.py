@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.core.caching import warn_of_many_programs
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.gaussian import cholesky
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import normal, stream

@@ -2,7 +2,7 @@
 
 from epf_jax.plots.ascent import plot_fit
 from epf_jax.plots.figures import draw_fan, draw_posterior, draw_reference, draw_truth, finish
-from epf_jax.plots.future import plot_forecast
+from epf_jax.plots.forecast_fan import plot_forecast
 from epf_jax.plots.over_time import plot_diagnostics, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.overview import plot_overview
 from epf_jax.plots.pairs import plot_pairs

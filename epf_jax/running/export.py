@@ -143,7 +143,7 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
         coordinates["time"] = ("t", _stamps_of_run(results, series))
     if "run" in lead:
         coordinates["run"] = np.arange(results.ess.shape[0])
-    from epf_jax import __version__
+    from epf_jax._version import __version__
 
     return xarray.Dataset(variables, coordinates, {"inference_library": "epf_jax", "version": __version__})
 

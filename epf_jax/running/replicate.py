@@ -11,24 +11,23 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.core.caching import warn_of_many_programs
 from epf_jax.core.checks import check_flag, check_key, numeric_array
+from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.data.series import Panel
 from epf_jax.data.tables import columns_of, is_table
 from epf_jax.filters import Filter
 from epf_jax.models.observed import (
     check_lengths,
-    check_room,
     check_series,
     observations,
     rows_per_series,
     warn_if_missing,
-    warn_of_no_estimate,
     with_own_inputs,
     y_shape,
 )
 from epf_jax.models.state_space import check_rows, input_rows
 from epf_jax.running.results import Results
+from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
 from epf_jax.running.trouble import warn_of_trouble
 

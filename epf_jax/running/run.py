@@ -20,17 +20,18 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.core.caching import call_kept, warn_of_many_programs
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.kernels import scan_on_device
 from epf_jax.core.packing import pack, unpack
 from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
-from epf_jax.models.observed import check_room, check_series, warn_if_missing, warn_of_no_estimate, with_own_inputs
+from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.running.health import LINEAGE, examine, start_lineage
 from epf_jax.running.results import Lineage, Results, record, theta_and_x
+from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.trouble import is_troubled, warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -99,7 +100,7 @@ def run(
         results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics)
     else:
         options = (levels, history, remat_every, diagnostics)
-        results, troubled = call_kept(run_and_look, (filter_, *options), key, state, y, inputs)
+        results, troubled = run_and_look(filter_, *options, key, state, y, inputs)
         if isinstance(troubled, jax.core.Tracer):
             return results
         if not np.asarray(troubled):  # not bool(troubled), which goes a longer way

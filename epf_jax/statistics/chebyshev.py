@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive
-from epf_jax.core.interpolation import between, compress, expand, node_counts
-from epf_jax.models.parameters import Parameters, Theta
+from epf_jax.core.interpolation import between, compress, expand
+from epf_jax.models.parameters import Parameters, Theta, node_counts
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler

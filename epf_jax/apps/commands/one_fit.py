@@ -14,10 +14,11 @@ from epf_jax.core.files import held
 from epf_jax.data.series import Series, series_of, shaped
 from epf_jax.data.tables import listed, read_csv
 from epf_jax.filters import Filter, FilterState
-from epf_jax.models.observed import check_room, check_series, y_shape
+from epf_jax.models.observed import check_series, y_shape
 from epf_jax.models.state_space import check_rows, input_rows
 from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
 from epf_jax.running.results import Results
+from epf_jax.running.room import check_room
 from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every

@@ -18,12 +18,12 @@ from epf_jax.apps.page import Figure
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.filters import Filter
-from epf_jax.models.observed import warn_of_no_estimate
 from epf_jax.offline.smoothing import Smoothed
 from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot_smoothed, plot_states, plot_theta
 from epf_jax.plots.figures import column, finish, finished, legend, shown
 from epf_jax.running.forecast import Forecast
 from epf_jax.running.results import Results
+from epf_jax.running.room import warn_of_no_estimate
 from epf_jax.running.trouble import warn_of_trouble
 
 _WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes

@@ -18,7 +18,7 @@ from epf_jax.running.fingerprints import fingerprint
 
 pytestmark = pytest.mark.xdist_group("sweep")  # one worker: what is made for all of these tests is made once
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODULE = importlib.import_module("epf_jax.running.sweep")  # the name epf_jax.running.sweep is the function
 AR1 = epf.models.ar1()
 LEVEL = epf.models.local_level()

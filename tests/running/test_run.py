@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.core import caching
+from epf_jax.core import compilation_cache
 from epf_jax.core.machine import share_of_maps
 from epf_jax.models.observed import check_series
 from epf_jax.running.results import log_scores
@@ -138,7 +138,7 @@ def test_every_process_traces_the_same_program_and_finds_it_in_the_cache():
 
 
 def test_a_process_that_holds_too_many_programs_is_told_before_xla_crashes(monkeypatch):
-    monkeypatch.setattr(caching, "share_of_maps", lambda: 0.8)
+    monkeypatch.setattr(compilation_cache, "share_of_maps", lambda: 0.8)
     with pytest.warns(RuntimeWarning, match=r"80% of the memory maps .* jax.clear_caches\(\)"):
         jax.eval_shape(lambda: epf.run(KEY, epf.bootstrap_filter(MODEL, 10), Y))
     if sys.platform == "linux":

@@ -1,0 +1,52 @@
+"""Compiled programs kept between processes, by JAX's own persistent cache."""
+
+import os
+import pathlib
+import warnings
+
+import jax
+
+from epf_jax.core.machine import share_of_maps
+
+_MANY = 0.75  # of all memory maps: there is still room to do something about it
+
+
+def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.Path:
+    """Keep compiled programs in a folder, so that the next process does not compile them again.
+
+    Put this line at the top of a script; the command `epf` calls it by itself. It switches on JAX's persistent cache
+    (`jax_compilation_cache_dir`) for programs of any size. The folder holds machine code: let nobody write there whom
+    you would not let run programs.
+
+    Args:
+        folder: where to keep them; by default `epf_jax` in the user's cache folder.
+
+    Returns:
+        The folder.
+    """
+    if folder is None:
+        base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        folder = pathlib.Path(base) / "epf_jax"
+    try:
+        path = pathlib.Path(folder).expanduser().resolve()
+        path.mkdir(parents=True, exist_ok=True)
+    except (TypeError, OSError) as error:
+        why = f"folder: expected the path of a folder that can be made and written to, got {folder!r} ({error})."
+        raise type(error)(why) from error
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return path
+
+
+def warn_of_many_programs() -> None:
+    """Tell that a few more programs will be too many; called where those of runs and of chains are traced."""
+    share = share_of_maps()
+    if share > _MANY:
+        warnings.warn(
+            f"This process has {share:.0%} of the memory maps that Linux allows it (vm.max_map_count). A compiled "
+            "program takes hundreds, and XLA crashes when there are no more. Every filter, length of series and number "
+            "of runs is a program of its own: call jax.clear_caches() now and then, or give series one length by "
+            "epf.panel.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
