@@ -13,6 +13,7 @@ STILL_WRONG = {  # chains are `Results` today: gone when they are a noun of thei
     ("running.results", "running.export"),
     ("running.results", "running.diagnosis"),
     ("running.forecast", "running.export"),
+    ("core.kernels.dispatch", "core.kernels.on_chip"),
     ("running.results", "offline.chains"),
     ("running.diagnosis", "offline.mixing"),
     ("running.export", "offline.smoothing"),
