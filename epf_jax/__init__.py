@@ -31,6 +31,7 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
+from epf_jax.learning import Learned, learn
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
 from epf_jax.offline import particle_gibbs, pmmh
@@ -75,6 +76,7 @@ __all__ = [
     "Finding",
     "Fit",
     "Forecast",
+    "Learned",
     "History",
     "Panel",
     "Proposal",
@@ -111,6 +113,7 @@ __all__ = [
     "islands",
     "kalman",
     "laplace",
+    "learn",
     "linear_means",
     "liu_west_filter",
     "load",

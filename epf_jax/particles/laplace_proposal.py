@@ -48,7 +48,7 @@ def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.
     check_whole_number("num_steps", num_steps, hint="Three find most modes.")
     if isinstance(defensive, bool) or not isinstance(defensive, numbers.Real) or not 0.0 < defensive < 1.0:
         raise ValueError(f"defensive: expected a share above 0 and below 1, such as 0.1, got {defensive!r}.")
-    problem = _why_not(model)
+    problem = why_not_laplace(model)
     if problem:
         raise ValueError(f"laplace: {problem} Use epf.bootstrap(), or epf.guided(q) with a proposal of your own.")
 
@@ -67,10 +67,10 @@ def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.
         given_y = distribution(model, theta, x_prev, y, u)
         return observed_log_prob(model.observation(theta, x, u), y) - given_y.log_ratio(x)
 
-    return Proposal(distribution, log_weight, name="Laplace", draw=_draw, made_for=model, why_not=_why_not)
+    return Proposal(distribution, log_weight, name="Laplace", draw=_draw, made_for=model, why_not=why_not_laplace)
 
 
-def _why_not(model: StateSpaceModel) -> str:
+def why_not_laplace(model: StateSpaceModel) -> str:
     return why_not_gaussian(model, "transition")
 
 

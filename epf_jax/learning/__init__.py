@@ -1,0 +1,6 @@
+"""The front door: routing by the model's structure, attempts, the certificate, `Learned`."""
+
+from epf_jax.learning.learn import learn
+from epf_jax.learning.learned import Learned
+
+__all__ = ["Learned", "learn"]

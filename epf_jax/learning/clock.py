@@ -1,0 +1,46 @@
+"""How much time is left, and a line that tells what it is spent on."""
+
+import time
+from typing import Any
+
+from tqdm.auto import tqdm
+
+
+class Clock:
+    """Seconds that may be spent, counted from when it is made.
+
+    Args:
+        seconds: how many.
+        progress: whether to show a bar of them, with what is being done.
+    """
+
+    def __init__(self, seconds: float, progress: bool = False):
+        self._start, self.seconds = time.monotonic(), seconds
+        self._bar: Any = None
+        if progress:
+            form = "{desc}: {bar} {n:.0f} of at most {total:.0f} s"
+            self._bar = tqdm(total=seconds, desc="learning", bar_format=form)
+
+    def spent(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._start
+
+    def left(self) -> float:
+        """Seconds that are left, below zero when there are none."""
+        return self.seconds - self.spent()
+
+    def is_up(self) -> bool:
+        """Whether none are left."""
+        return self.left() <= 0
+
+    def tell(self, what: str, share: float | None = None) -> None:
+        """Show what is being done, and how much of it is."""
+        if self._bar is not None:
+            self._bar.set_description_str(what if share is None else f"{what} ({share:.0%})")
+            self._bar.n = min(self.spent(), self.seconds)
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()

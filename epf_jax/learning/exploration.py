@@ -1,0 +1,125 @@
+r"""From the prior to a fit of the posterior: adaptive importance sampling over ever longer beginnings of the series.
+
+    1. draw     thetas from the prior, then from the fit, and find their likelihoods over the first s observations
+    2. temper   the likelihood by the largest power, at most 1, that leaves the weights worth enough draws
+    3. fit      a mixture of Students to the weighted draws
+    4. go on    with twice as many observations once that power is 1, until it is 1 for the whole series
+
+It is population Monte Carlo (Cappé et al. 2004) on the path of Chopin's (2002) iterated batches: an outlier, or a prior
+that is far from the posterior, costs steps and not the answer. What comes out is no answer but a place to draw from.
+"""
+
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from epf_jax.learning import student_mixtures
+from epf_jax.learning.clock import Clock
+from epf_jax.learning.importance import normalised, size_of, temperature
+from epf_jax.learning.likelihoods import Evaluated, Likelihoods, noise
+from epf_jax.learning.student_mixtures import Mixture
+from epf_jax.models.state_space import StateSpaceModel
+
+_SHORTEST = 8  # observations that are looked at first, and two for each parameter
+_WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target may be wider
+_MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
+_MOST_STEPS = 80
+
+
+class Explored(NamedTuple):
+    """Where the posterior is, as far as was looked.
+
+    Attributes:
+        mixture: the fit.
+        draws: the last thetas.
+        weights: theirs, which sum to one.
+        num_steps: how many observations they know of.
+        power: that of the likelihood.
+        noise: the variance of log-likelihood estimates over the whole series that is to be expected.
+    """
+
+    mixture: Mixture
+    draws: Evaluated
+    weights: np.ndarray
+    num_steps: int
+    power: float
+    noise: float
+
+
+def explore(
+    rng: np.random.Generator,
+    model: StateSpaceModel,
+    likelihood: Likelihoods,
+    length: int,
+    clock: Clock,
+    begin: Explored | None = None,
+) -> Explored:
+    """A fit of the posterior given a series of that length, or as far as the clock or too noisy estimates let it come.
+
+    Args:
+        rng: where random numbers come from.
+        model: the model, whose prior the first thetas are drawn from.
+        likelihood: how they are evaluated.
+        length: of the series.
+        clock: asked before each look.
+        begin: an earlier exploration to go on from.
+    """
+    dim = model.parameters.dim
+    num = max(256, likelihood.num_thetas, 40 * dim)
+    least = max(num / 8, 6.0 * (dim + 1))
+    grows = 2 if likelihood.num_particles else 4
+    num_steps = min(length, _SHORTEST + 2 * dim) if begin is None else begin.num_steps
+    found = begin
+    for _ in range(_MOST_STEPS):
+        if found is None:
+            draws, base = _of_the_prior(rng, model, likelihood, num, num_steps)
+        else:
+            wider = student_mixtures.widened(found.mixture, _WIDER)
+            draws = likelihood.evaluate(rng, student_mixtures.draw(rng, wider, num), num_steps)
+            base = draws.log_prior - student_mixtures.log_density(wider, draws.z)
+        power = temperature(base, draws.log_likelihood, least)
+        weights = normalised(base + (power * draws.log_likelihood if power > 0 else 0.0))
+        mixture = student_mixtures.fit(draws.z, weights)
+        found = Explored(mixture, draws, weights, num_steps, power, 0.0)
+        clock.tell(f"exploring, {num_steps} of {length} observations", num_steps / length * power)
+        if power == 1.0:
+            expected = noise(rng, likelihood, weights @ draws.z, num_steps) * length / num_steps
+            found = found._replace(noise=expected)
+            if expected > _MOST_NOISE and 4 * num_steps >= length:
+                return found
+            if num_steps == length and size_of(weights) >= 2 * least:
+                return found
+            num_steps = min(grows * num_steps, length)
+        if clock.is_up():
+            return found
+    assert found is not None
+    return found
+
+
+def _of_the_prior(rng, model, likelihood, num, num_steps) -> tuple[Evaluated, np.ndarray]:
+    """Draws of the prior, as many more as it takes until some of them explain the first observations."""
+    for times in (1, 4, 16):
+        z = prior_draws(model, rng, times * num)
+        draws = likelihood.evaluate(rng, z, num_steps)
+        if np.isfinite(draws.log_likelihood).sum() >= 8:
+            return draws, np.where(np.isfinite(draws.log_likelihood), 0.0, -np.inf)
+    raise ValueError(
+        f"y: no theta of {16 * num} draws of the prior can explain the first {num_steps} observations: each of them has "
+        "probability zero, or NaN. Look for observations outside of the support, wrong units, or a prior that is far "
+        "from the data."
+    )
+
+
+def prior_draws(model: StateSpaceModel, rng: np.random.Generator, num: int) -> np.ndarray:
+    """So many draws of the prior, as unconstrained coordinates."""
+    return np.asarray(_draw_prior(model, num)(rng.integers(2**32, dtype=np.uint32)), float)
+
+
+@lru_cache(maxsize=64)
+def _draw_prior(model, num):
+    def draw(seed):
+        return jax.vmap(model.parameters.to_vector)(model.parameters.sample(jax.random.key(seed), num))
+
+    return jax.jit(partial(draw))

@@ -1,0 +1,158 @@
+r"""`learn`: the posterior of a model's parameters given a series, by the method that fits, with how far it may be off.
+
+    1. route      by the model's structure: exact likelihoods where Kalman's filter gives them, else particle filters'
+    2. explore    from the prior, twice, with other random numbers: a fit of the posterior (`exploration`)
+    3. certify    fresh draws of both fits, weighed by fresh likelihoods, tell the answer and its error (`certificate`)
+    4. try again  with more particles where likelihoods are too noisy, by the next route, or by a fit made anew, until
+                  the answer is good enough or the time is up
+"""
+
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from epf_jax.core.checks import check_flag, check_key
+from epf_jax.learning import student_mixtures
+from epf_jax.learning.certificate import Certificate, certify
+from epf_jax.learning.clock import Clock
+from epf_jax.learning.exploration import Explored, explore
+from epf_jax.learning.learned import Attempt, Learned, learned_from
+from epf_jax.learning.likelihoods import Likelihoods, likelihoods
+from epf_jax.learning.routes import Route, inner_of, routes_of
+from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
+
+_NUM_STARTS = 2
+_WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
+_MOST_NOISE = 2.5
+_MOST_PARTICLES = 8192
+_MANY_PARTICLES = 1024  # above which another route is taken where there is one
+
+
+class _Series(NamedTuple):
+    """What is learned from."""
+
+    y: Any
+    inputs: Any
+    length: int
+
+
+def learn(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    y: Any,
+    *,
+    inputs: Any = None,
+    seconds: float = 60.0,
+    streaming: bool = False,
+    progress: bool = False,
+) -> Learned:
+    """Learn a model's parameters from a series: chooses the method, and says how good the answer is.
+
+    Args:
+        key: a JAX random key.
+        model: the state-space model.
+        y: observations, time along the first axis; NaN is missing. What `epf.from_table` makes goes in as it is.
+        inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
+        seconds: the most to spend, compilation included. Most answers take a few.
+        streaming: whether only methods may be taken whose memory and cost per observation never grow.
+        progress: whether to show a progress bar.
+
+    Returns:
+        `Learned`: `print` it for a table of the parameters with their errors, and of what was done.
+    """
+    key = check_key(key)
+    check_is_model(model)
+    check_flag("streaming", streaming)
+    check_flag("progress", progress)
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not seconds > 0:
+        raise ValueError(f"seconds: expected a number above zero, got {seconds!r}. Give the most seconds to spend.")
+    model, series = _look_at(model, y, inputs)
+    warn_of_slips(model)
+    clock = Clock(float(seconds), progress)
+    try:
+        return _learn(key, model, series, clock)
+    finally:
+        clock.close()
+
+
+def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: _Series, clock: Clock) -> Learned:
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    attempts: list[Attempt] = []
+    best: tuple[Certificate, Route, Likelihoods] | None = None
+    explored: list[Explored] = []
+    try:
+        routes = routes_of(model)
+        while routes:
+            route, *routes = routes
+            explored, likelihood = _explore(rng, model, route, series, clock, bool(routes), attempts)
+            if likelihood is None:
+                continue
+            mixture = _both(explored)
+            found = certify(rng, likelihood, mixture, series.length, clock)
+            attempts.append(Attempt.of(route.method, likelihood, found))
+            if best is None or (not found.holds, found.error) < (not best[0].holds, best[0].error):
+                best = found, route, likelihood
+            if (found.holds and found.error <= 0.2) or clock.is_up():
+                break
+    except KeyboardInterrupt:
+        if best is None and not explored:
+            raise
+        attempts.append(Attempt("interrupted", "stopped by Ctrl-C", False))
+    return learned_from(model, series.y, series.inputs, best, explored, attempts, clock, int(rng.integers(2**31)))
+
+
+def _explore(rng, model, route, series, clock, has_other, attempts) -> tuple[list[Explored], Likelihoods | None]:
+    """Independent fits of the posterior, and likelihoods with little enough noise; none where another route is better."""
+    num_particles = 0 if route.exact else _first_num_particles(series.length)
+    explored: list[Explored] = []
+    while True:
+        likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.y, series.inputs)
+        found = explore(rng, model, likelihood, series.length, clock, explored[0] if explored else None)
+        explored = [found]
+        if route.exact or found.noise <= _MOST_NOISE or clock.is_up() or num_particles == _MOST_PARTICLES:
+            break
+        times = 2 ** math.ceil(math.log2(min(max(found.noise / _WANTED_NOISE, 2.0), 16.0)))
+        if num_particles * times > _MANY_PARTICLES and has_other:
+            told = f"{num_particles} particles a theta leave a noise of {found.noise:.1f} in log-likelihoods"
+            attempts.append(Attempt(route.method, told, False))
+            return explored, None
+        num_particles = min(num_particles * times, _MOST_PARTICLES)
+    for _ in range(_NUM_STARTS - 1):
+        if not clock.is_up():
+            explored.append(explore(rng, model, likelihood, series.length, clock))
+    return explored, likelihood
+
+
+def _both(explored: list[Explored]) -> student_mixtures.Mixture:
+    """The fits of all starts that came to the end, as one mixture."""
+    furthest = max((found.num_steps, found.power) for found in explored)
+    last = [found for found in explored if (found.num_steps, found.power) == furthest]
+    return student_mixtures.pooled([found.mixture for found in last], [1.0 / len(last)] * len(last))
+
+
+def _first_num_particles(length: int) -> int:
+    """Particles of each inner filter to begin with: the noise of log-likelihoods grows with the series."""
+    return int(np.clip(2 ** round(math.log2(max(length, 1) / 2)), 64, 256))
+
+
+def _look_at(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, _Series]:
+    """The series, checked, and the model with an example of the inputs that it will be given."""
+    y, inputs = with_own_inputs(y, inputs)
+    if inputs is not None and model.example_input is None:
+        rows = input_rows(inputs, len(jax.tree.leaves(inputs)[0]))
+        model = _with_example(model, rows)
+    y = check_series(y, model, ndim_batch=0)
+    warn_if_missing(y)
+    rows = input_rows(inputs, len(y), model=model)
+    check_rows(model, rows)
+    return model, _Series(np.asarray(y), rows, len(y))
+
+
+def _with_example(model: StateSpaceModel, rows: Any) -> StateSpaceModel:
+    example = jax.tree.map(lambda leaf: np.asarray(leaf)[0], rows)
+    return StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example)

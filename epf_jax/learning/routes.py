@@ -1,0 +1,68 @@
+"""Which method `learn` takes for a model: one table, read by code and by the docs."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from epf_jax.filters.known_theta import KnownTheta, kalman, particles
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
+from epf_jax.particles.proposals import Proposal, default_proposal, why_not_kalman
+from epf_jax.particles.resampling import systematic
+
+
+class Route(NamedTuple):
+    """One way to the likelihoods of a model's thetas.
+
+    Attributes:
+        why: what of the model makes it apply, in words.
+        method: what is done, in words.
+        fits: whether it applies.
+        inner: `inner(model, num_particles)`, the filter of the state for one theta.
+        exact: whether likelihoods are exact: particles are not needed.
+    """
+
+    why: str
+    method: str
+    fits: Callable[[StateSpaceModel], bool]
+    inner: Callable[[StateSpaceModel, int], KnownTheta]
+    exact: bool = False
+
+
+def _with_particles(proposal: Callable[[StateSpaceModel], Proposal]) -> Callable[[StateSpaceModel, int], KnownTheta]:
+    return lambda model, num_particles: particles(model, num_particles, proposal(model), systematic)
+
+
+ROUTES = (
+    Route(
+        "the model is linear and Gaussian in its state",
+        "importance sampling with Kalman's exact likelihoods",
+        lambda model: not why_not_kalman(model),
+        lambda model, _: kalman(model),
+        exact=True,
+    ),
+    Route(
+        "the model is not linear and Gaussian in its state",
+        "importance sampling with particle filters' likelihoods",
+        lambda model: True,
+        _with_particles(default_proposal),
+    ),
+    Route(
+        "few particles are where the observations are",
+        "importance sampling with particle filters' likelihoods, by Laplace's proposal",
+        lambda model: default_proposal(model).blind and not why_not_laplace(model),
+        _with_particles(laplace),
+    ),
+)
+
+
+def routes_of(model: StateSpaceModel) -> list[Route]:
+    """The routes that fit the model, the first choice first."""
+    fitting = [route for route in ROUTES if route.fits(model)]
+    return fitting[:1] if fitting[0].exact else fitting
+
+
+@lru_cache(maxsize=64)
+def inner_of(model: StateSpaceModel, route: Route, num_particles: int) -> KnownTheta:
+    """The inner filter of a route, one object for one model: what is built from it is compiled once."""
+    return route.inner(model, num_particles)
