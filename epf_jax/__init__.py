@@ -38,6 +38,7 @@ from epf_jax.offline import particle_gibbs, pmmh
 from epf_jax.offline.chains import Chains
 from epf_jax.offline.fit import Fit, fit
 from epf_jax.offline.smoothing import Smoothed, smooth
+from epf_jax.particles.defensive_proposal import defensive
 from epf_jax.particles.devices import across_devices, islands
 from epf_jax.particles.gradients import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
 from epf_jax.particles.laplace_proposal import laplace
@@ -76,8 +77,8 @@ __all__ = [
     "Finding",
     "Fit",
     "Forecast",
-    "Learned",
     "History",
+    "Learned",
     "Panel",
     "Proposal",
     "Results",
@@ -100,6 +101,7 @@ __all__ = [
     "conjugate_blocks",
     "coordinate_kernel",
     "covariance_kernel",
+    "defensive",
     "exact",
     "extended_parameter_filter",
     "fit",

@@ -33,12 +33,12 @@ from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import warn_if_not_inspectable
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import moves_particles
 from epf_jax.particles.proposals import (
     Proposal,
     bootstrap,
     check_proposal,
-    default_proposal,
     fully_adapted,
     why_not_kalman,
 )

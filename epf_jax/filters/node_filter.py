@@ -43,7 +43,8 @@ from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.models.parameters import node_counts
 from epf_jax.models.path_terms import warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.quasi_random import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.particles.resampling import Resampler, systematic
 from epf_jax.particles.weights import ess

@@ -42,7 +42,8 @@ from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, as_theta, example_input
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import Resampler, systematic
 from epf_jax.statistics import (
     Statistic,

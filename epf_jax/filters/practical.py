@@ -44,7 +44,8 @@ from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import require_inspectable
 from epf_jax.models.state_space import StateSpaceModel, example_input
 from epf_jax.particles.conditional_smc import redraw_path
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import keep, systematic
 from epf_jax.particles.weights import reweight
 from epf_jax.samplers import Sampler, together

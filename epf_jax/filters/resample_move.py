@@ -42,7 +42,8 @@ from epf_jax.filters.state import PARTICLES
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import Terms, path_terms
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.particles.proposals import Proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal
 from epf_jax.particles.resampling import Resampler, resampler_name, systematic
 from epf_jax.particles.weights import Population
 from epf_jax.samplers import Sampler, check_sampler, each_particle, no_draw, random_walk, together

@@ -41,7 +41,8 @@ from epf_jax.filters.state import PARTICLES, FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import Resampler, is_share, resampler_name, select, when_ess_below
 from epf_jax.particles.weights import reweight, where_rows
 from epf_jax.samplers import SampleInfo, no_draw, together

@@ -1,10 +1,10 @@
 r"""`learn`: the posterior of a model's parameters given a series, by the method that fits, with how far it may be off.
 
-    1. route      by the model's structure: exact likelihoods where Kalman's filter gives them, else particle filters'
-    2. explore    from the prior, twice, with other random numbers: a fit of the posterior (`exploration`)
-    3. certify    fresh draws of both fits, weighed by fresh likelihoods, tell the answer and its error (`certificate`)
-    4. try again  with more particles where likelihoods are too noisy, by the next route, or by a fit made anew, until
-                  the answer is good enough or the time is up
+1. route      by the model's structure: exact likelihoods where Kalman's filter gives them, else particle filters'
+2. explore    from the prior, twice, with other random numbers: a fit of the posterior (`exploration`)
+3. certify    fresh draws of both fits, weighed by fresh likelihoods, tell the answer and its error (`certificate`)
+4. try again  with more particles where likelihoods are too noisy, by the next route, or by a fit made anew, until
+the answer is good enough or the time is up
 """
 
 import math
@@ -107,7 +107,7 @@ def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: _Series, clock: Cl
 
 
 def _explore(rng, model, route, series, clock, has_other, attempts) -> tuple[list[Explored], Likelihoods | None]:
-    """Independent fits of the posterior, and likelihoods with little enough noise; none where another route is better."""
+    """Independent fits, and likelihoods with little enough noise; None where another route is to be taken."""
     num_particles = 0 if route.exact else _first_num_particles(series.length)
     explored: list[Explored] = []
     while True:

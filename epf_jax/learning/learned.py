@@ -154,8 +154,8 @@ def learned_from(
         theta=theta,
         x=x,
         levels=np.asarray(DEFAULT_LEVELS),
-        error=jax.tree.map(np.asarray, like_theta(of_theta.error)),
-        sd_error=jax.tree.map(np.asarray, like_theta(of_theta.sd_error)),
+        error=jax.tree.map(np.asarray, like_theta(jnp.asarray(of_theta.error))),
+        sd_error=jax.tree.map(np.asarray, like_theta(jnp.asarray(of_theta.sd_error))),
         trusted=bool(trusted),
         log_evidence=log_evidence,
         log_evidence_error=log_evidence_error,
@@ -212,6 +212,7 @@ def _summary(particles: Any, weights: np.ndarray) -> Summary:
         shape = leaf.shape[1:]
         return found.mean.reshape(shape), found.sd.reshape(shape), levels.reshape(*shape, -1)
 
+    structure: Any
     leaves, structure = jax.tree.flatten(particles)
     parts = zip(*map(of, leaves), strict=True)
     return Summary(*(structure.unflatten(part) for part in parts))

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from epf_jax.filters.known_theta import KnownTheta, kalman, particles
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
-from epf_jax.particles.proposals import Proposal, default_proposal, why_not_kalman
+from epf_jax.particles.proposals import Proposal, why_not_kalman
 from epf_jax.particles.resampling import systematic
 
 

@@ -41,8 +41,8 @@ from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.one_particle import Watched
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
+from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
-from epf_jax.particles.proposals import default_proposal
 from epf_jax.running.results import Results
 from epf_jax.running.run import check_filter, check_remat, run
 

@@ -27,7 +27,8 @@ from epf_jax.models.path_terms import path_terms
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.running.results import Results
 from epf_jax.running.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler

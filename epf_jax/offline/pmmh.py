@@ -27,7 +27,8 @@ from epf_jax.models.observed import check_series, warn_if_missing, with_own_inpu
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.quasi_random import in_order, is_quasi_random
 from epf_jax.particles.resampling import independent_ancestors, systematic
 from epf_jax.running.results import Results

@@ -32,7 +32,8 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_series, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
-from epf_jax.particles.proposals import Proposal, check_proposal, default_proposal, why_not_kalman
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
 from epf_jax.particles.resampling import spread_ancestors
 from epf_jax.particles.weights import uniform_log_weights
 from epf_jax.running.forecast import check_particles

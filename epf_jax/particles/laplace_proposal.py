@@ -71,6 +71,7 @@ def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.
 
 
 def why_not_laplace(model: StateSpaceModel) -> str:
+    """What keeps `model` from Laplace's proposal, in a sentence; empty when nothing does."""
     return why_not_gaussian(model, "transition")
 
 

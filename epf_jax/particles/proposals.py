@@ -192,12 +192,6 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     )
 
 
-@lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
-def default_proposal(model: StateSpaceModel) -> Proposal:
-    """`fully_adapted` where the model allows it, `bootstrap` elsewhere."""
-    return bootstrap() if why_not_fully_adapted(model) else fully_adapted(model)
-
-
 def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
     """Which of the model's functions give no Gaussian of a vector, in a sentence; empty when all do."""
     if model.shapes.problem is not None:
@@ -216,7 +210,13 @@ def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
 @lru_cache(maxsize=256)
 def why_not_fully_adapted(model: StateSpaceModel) -> str:
     """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
-    problem = why_not_gaussian(model, "transition", "observation")
+    return why_not_gaussian(model, "transition") or why_not_linear_observation(model)
+
+
+@lru_cache(maxsize=256)
+def why_not_linear_observation(model: StateSpaceModel) -> str:
+    """Why the observation is not Gaussian with a mean linear in x and noise free of it; empty when it is."""
+    problem = why_not_gaussian(model, "observation")
     if problem:
         return problem
     theta, u = model.parameters.to_theta(model.parameters.centre), example_input(model)

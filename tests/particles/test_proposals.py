@@ -11,7 +11,7 @@ import epf_jax as epf
 from benchmarks.accuracy.evidence import error
 from epf_jax import exact
 from epf_jax.core.gaussian import moments
-from epf_jax.particles.proposals import default_proposal
+from epf_jax.particles.default_proposal import default_proposal
 
 
 @pytest.mark.slow

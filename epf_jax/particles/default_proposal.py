@@ -1,0 +1,15 @@
+"""The proposal that a filter takes where none is given: chosen by looking at the model."""
+
+from functools import lru_cache
+
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.particles.defensive_proposal import defensive, why_not_defensive
+from epf_jax.particles.proposals import Proposal, bootstrap, fully_adapted, why_not_fully_adapted
+
+
+@lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
+def default_proposal(model: StateSpaceModel) -> Proposal:
+    """`fully_adapted` where the model allows it, `defensive` where its transition has heavy tails, else `bootstrap`."""
+    if not why_not_fully_adapted(model):
+        return fully_adapted(model)
+    return bootstrap() if why_not_defensive(model) else defensive(model)
