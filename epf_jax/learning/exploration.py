@@ -106,8 +106,8 @@ def _of_the_prior(rng, model, likelihood, num, num_steps) -> tuple[Evaluated, np
         if np.isfinite(draws.log_likelihood).sum() >= 8:
             return draws, np.where(np.isfinite(draws.log_likelihood), 0.0, -np.inf)
     raise ValueError(
-        f"y: under none of {16 * num} draws of the prior are the first {num_steps} observations possible: their density "
-        "is zero or NaN. Look for observations outside of the support, wrong units, or a prior far from the data."
+        f"y: under none of {16 * num} draws of the prior are the first {num_steps} observations possible: their "
+        "density is zero or NaN. Look for observations outside of the support, wrong units, or a far prior."
     )
 
 

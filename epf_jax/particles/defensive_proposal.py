@@ -51,7 +51,7 @@ def defensive(model: StateSpaceModel) -> Proposal:
         return _Half(model.transition(theta, x_prev, u), H, c, scale, blind, jnp.asarray(y))
 
     def log_weight(model, theta, x_prev, x, y, u):
-        *_, volume, blind = by_y(model, theta, x_prev, y, u)
+        volume, blind = by_y(model, theta, y, u)[-2:]
         prior = log_prob(model.transition(theta, x_prev, u), x)
         likelihood = observed_log_prob(model.observation(theta, x, u), y)
         near = jnp.where(blind, -jnp.inf, likelihood + jnp.log(volume))
