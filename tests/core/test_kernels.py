@@ -14,7 +14,7 @@ from epf_jax.core.kernels.on_chip import scan_on_chip
 from epf_jax.core.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.core.random import WORDS, stream
 from epf_jax.filters.state import PARTICLES
-from epf_jax.running.results import record
+from epf_jax.running.records import record
 
 # Pallas tells of its own deprecations under jax 0.11; what they concern is inside jax.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -13,6 +13,7 @@ import numpy as np
 
 from epf_jax.core.checks import is_key
 
+MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
 MAX_OPERATIONS = 1500  # of a kernel, as it is written
 MAX_CARRIED_OUT = 4000  # in a step, loops counted as often as they turn
 

@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from epf_jax.core.kernels.cells import NotFusable
-
-MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+from epf_jax.core.kernels.cells import MAX_PARTICLES, NotFusable
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:

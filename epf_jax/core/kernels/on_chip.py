@@ -19,6 +19,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from epf_jax.core.checks import is_key
 from epf_jax.core.kernels.cells import (
+    MAX_PARTICLES,
     Block,
     Cells,
     NotFusable,
@@ -29,7 +30,6 @@ from epf_jax.core.kernels.cells import (
     spread,
     to_numbers,
 )
-from epf_jax.core.kernels.dispatch import MAX_PARTICLES
 from epf_jax.core.kernels.evaluation import evaluate
 from epf_jax.core.kernels.vectors import compiler
 
