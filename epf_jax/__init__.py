@@ -34,9 +34,10 @@ from epf_jax.filters import (
 from epf_jax.learning import Learned, learn
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
-from epf_jax.offline import particle_gibbs, pmmh
 from epf_jax.offline.chains import Chains
 from epf_jax.offline.fit import Fit, fit
+from epf_jax.offline.particle_gibbs import particle_gibbs
+from epf_jax.offline.pmmh import pmmh
 from epf_jax.offline.smoothing import Smoothed, smooth
 from epf_jax.particles.defensive_proposal import defensive
 from epf_jax.particles.devices import across_devices, islands
@@ -48,8 +49,9 @@ from epf_jax.particles.resampling import multinomial, residual, stratified, syst
 from epf_jax.running.checkpoints import CheckpointError, load, save
 from epf_jax.running.diagnosis import Diagnosis, Finding
 from epf_jax.running.forecast import Forecast, forecast
+from epf_jax.running.records import Diagnostics, History, Summary
 from epf_jax.running.replicate import replicate
-from epf_jax.running.results import Diagnostics, History, Results, Summary
+from epf_jax.running.results import Results
 from epf_jax.running.run import run
 from epf_jax.running.sweep import sweep
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler

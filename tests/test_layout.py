@@ -9,15 +9,6 @@ from pages import ROOT
 
 PACKAGE = ROOT / "epf_jax"
 LATE_FOR_PICTURES = ("plots",)  # `.plot()` methods import this room when they are called
-STILL_WRONG = {  # chains are `Results` today: gone when they are a noun of their own
-    ("running.results", "running.export"),
-    ("running.results", "running.diagnosis"),
-    ("running.forecast", "running.export"),
-    ("core.kernels.dispatch", "core.kernels.on_chip"),
-    ("running.results", "offline.chains"),
-    ("running.diagnosis", "offline.mixing"),
-    ("running.export", "offline.smoothing"),
-}
 
 
 def rooms():
@@ -59,7 +50,7 @@ def test_imports_go_down_the_list_of_rooms():
         mine, other = name.split(".")[0], used.split(".")[0]
         if mine in place and other in place and place[other] < place[mine]:
             wrong += [(name, used)] if not (late and other in LATE_FOR_PICTURES) else []
-    assert set(wrong) - STILL_WRONG == set()
+    assert wrong == []
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -67,7 +58,7 @@ def test_no_modules_import_each_other_in_a_circle():
     graph = collections.defaultdict(set)
     for name, used, _ in imports(known):
         leaves = known[used].name != "__init__.py"  # a package's own list of names is no module of its own
-        if leaves and name != used and used.split(".")[0] not in LATE_FOR_PICTURES and (name, used) not in STILL_WRONG:
+        if leaves and name != used and used.split(".")[0] not in LATE_FOR_PICTURES:
             graph[name].add(used)
     graphlib.TopologicalSorter({n: u for n, u in graph.items() if known[n].name != "__init__.py"}).prepare()
 

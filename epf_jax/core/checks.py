@@ -128,7 +128,7 @@ def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, 
 
 def pip_install(extra: str) -> str:
     """The command that brings an extra: of the folder that this library is run from, if it is one, else by its name."""
-    folder = pathlib.Path(__file__).parents[1]
+    folder = pathlib.Path(__file__).parents[2]
     where = f"-e '{folder}[{extra}]'" if (folder / "pyproject.toml").exists() else f"'epf_jax[{extra}]'"
     return f"pip install {where}"
 

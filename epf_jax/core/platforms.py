@@ -1,13 +1,16 @@
 """Which way a computation goes on the machine at hand: the same function, written for a CPU, a GPU, or any.
 
-Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
+Where there is no GPU, or Pallas does not work, no kernel is traced.
 """
 
 import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+
+from epf_jax.core.kernels.guard import why_no_kernels
 
 
 def by_platform(
@@ -27,12 +30,9 @@ def by_platform(
     backend = jax.default_backend()
     if backend != "gpu":
         return (cpu or default)(*given) if backend == "cpu" else default(*given)
-    if isinstance(gpu, str):
-        from epf_jax.core.kernels import vectors
-
-        cuda = getattr(vectors, gpu)
-    else:
-        cuda = gpu or default
+    cuda = gpu or default
+    if isinstance(cuda, str):
+        cuda = default if why_no_kernels() else getattr(importlib.import_module("epf_jax.core.kernels.vectors"), cuda)
     return jax.lax.platform_dependent(*given, cpu=cpu or default, cuda=cuda, default=default)
 
 

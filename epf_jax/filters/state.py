@@ -120,7 +120,7 @@ def check_is_state(state: Any, call: str = _CALLS) -> None:
     """Refuse what is not a filter's state; `call` is what it was given to."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
-        hint = "Give results.final." if came in ("Results", "Chains") else f"The arguments are those of {call}."
+        hint = f"Give {came.lower()}.final." if came in ("Results", "Chains") else f"The arguments are those of {call}."
         raise TypeError(
             f"state: expected the FilterState of filter.init(key), of the last step, or of results.final, got {came}. "
             f"{hint}"

@@ -28,9 +28,8 @@ from epf_jax.core.precision import full_precision
 from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.offline.chains import chains_of, results_of_chains
+from epf_jax.offline.chains import Chains, chains_of
 from epf_jax.particles.weights import Population, population
-from epf_jax.running.results import Results
 from epf_jax.running.run import check_levels, run_jitted
 
 _SCOUTS = 500  # particles of the filter that finds where the chains start
@@ -106,7 +105,7 @@ def run_chains(
     data: tuple[Array, Any],
     plan: Plan,
     description: str,
-) -> Results:
+) -> Chains:
     """All chains through their warm-up and their draws, and what these say of theta and x_T.
 
     Args:
@@ -130,8 +129,16 @@ def run_chains(
             bar.update(len(turns))
     drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts)[plan.num_warmup :].swapaxes(0, 1), *pieces)
     theta = jax.jit(jax.vmap(jax.vmap(model.parameters.to_theta)))(drawn.z)
-    chains = chains_of(theta, drawn.log_likelihood, drawn.acceptance, drawn.collapsed, description)
-    return results_of_chains(chains, drawn.x, len(data[0]), plan.levels)
+    return chains_of(
+        theta,
+        drawn.x,
+        drawn.log_likelihood,
+        drawn.acceptance,
+        drawn.collapsed,
+        num_steps=len(data[0]),
+        levels=plan.levels,
+        description=description,
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -53,7 +53,7 @@ def pooled(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "CD *d"]:
 
 def moving(chains: Any) -> list[str]:
     """The parameters that are not the same in all draws: a Cholesky factor has entries that nobody learns."""
-    return [name for name, draws in scalars(chains.theta, num_axes=2).items() if np.ptp(draws) != 0.0]
+    return [name for name, draws in scalars(chains.draws, num_axes=2).items() if np.ptp(draws) != 0.0]
 
 
 def findings(chains: Any) -> Iterator[Finding]:

@@ -26,10 +26,10 @@ from epf_jax.models.observed import check_series, warn_if_missing, with_own_inpu
 from epf_jax.models.path_terms import path_terms
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
+from epf_jax.offline.chains import Chains
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal
-from epf_jax.running.results import Results
 from epf_jax.running.run import DEFAULT_LEVELS
 from epf_jax.samplers import Sampler, slice_sampler
 from epf_jax.statistics import Statistic, conjugate, scale_mixture, why_not_conjugate, with_sampler
@@ -59,11 +59,11 @@ def particle_gibbs(
     inputs: Any = None,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
-) -> Results:
+) -> Chains:
     """The posterior of theta given a whole series, by particle Gibbs with ancestor sampling.
 
-    The `Results` have one row, of all observations: `results.theta.mean["phi"][-1]`, as of a filter. The draws, R-hat
-    and ESS are in `results.chains`.
+    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
+    `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.

@@ -27,11 +27,11 @@ from epf_jax.models.observed import check_series, warn_if_missing, with_own_inpu
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
+from epf_jax.offline.chains import Chains
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.quasi_random import in_order, is_quasi_random
 from epf_jax.particles.resampling import independent_ancestors, systematic
-from epf_jax.running.results import Results
 from epf_jax.running.run import DEFAULT_LEVELS, check_filter, run_jitted
 from epf_jax.statistics.statistic import check_model_learns
 
@@ -58,11 +58,11 @@ def pmmh(
     inputs: Any = None,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
-) -> Results:
+) -> Chains:
     """The posterior of theta given a whole series, by particle marginal Metropolis-Hastings.
 
-    The `Results` have one row, of all observations: `results.theta.mean["phi"][-1]`, as of a filter. The draws, R-hat
-    and ESS are in `results.chains`.
+    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
+    `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.

@@ -36,8 +36,9 @@ from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
 from epf_jax.particles.resampling import spread_ancestors
 from epf_jax.particles.weights import uniform_log_weights
+from epf_jax.running.export import STATE, stamps, tidy
 from epf_jax.running.forecast import check_particles
-from epf_jax.running.results import Summary, summarise
+from epf_jax.running.records import Summary, summarise
 from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
 _MOST_NUMBERS = 2e7  # of all paths that are drawn at once: their particles, 80 MiB and as much again for ancestors
@@ -70,10 +71,18 @@ class Smoothed(NamedTuple):
         return f"<Smoothed: {len(self.paths)} paths of {len(self.t)} observations>"
 
     def to_pandas(self, series: Any = None) -> Any:
-        """A tidy `pandas.DataFrame`: see `epf_jax.running.export.smoothed_to_pandas`."""
-        from epf_jax.running.export import smoothed_to_pandas
+        """A tidy `pandas.DataFrame`: a row for each time and component of x given all observations.
 
-        return smoothed_to_pandas(self, series)
+        Args:
+            series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
+
+        Returns:
+            Columns t, variable (x, or x[0], x[1], ...), mean, sd, and one for each quantile level.
+        """
+        along = {"t": np.asarray(self.t)}
+        if series is not None:
+            along["time"] = stamps(len(self.t), len(self.t), series)
+        return tidy(along, "variable", [(STATE, *map(np.asarray, self.x))], self.levels)
 
     def plot(
         self, y: Any = None, *, results: Any = None, on_state: bool | None = None, title: str | None = None

@@ -11,7 +11,8 @@ from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Series, from_table
 from epf_jax.data.tables import is_table
 from epf_jax.data.timestamps import axis_of
-from epf_jax.running.results import Diagnostics, Results, Summary, times
+from epf_jax.running.records import Diagnostics, Summary, times
+from epf_jax.running.results import Results
 
 FILTER, EXACT, TRUTH, DATA = "#1f5fa8", "#d1662a", "#333333", "#7a3b8f"
 MOST_PANELS = 8

@@ -30,7 +30,8 @@ from epf_jax.plots.figures import (
     shown_at,
     true_values,
 )
-from epf_jax.running.results import Results, check_over_time, log_scores
+from epf_jax.running.records import log_scores
+from epf_jax.running.results import Results, check_one_run
 
 
 def plot_theta(
@@ -55,7 +56,7 @@ def plot_theta(
     Returns:
         The matplotlib figure.
     """
-    check_over_time(results, "plot_theta")
+    check_one_run(results, "plot_theta")
     check_levels_kept(results)
     found = curves(results.theta, "theta")
     if not found:
@@ -88,7 +89,7 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool | None = None
     Returns:
         The matplotlib figure.
     """
-    check_over_time(results, "plot_states")
+    check_one_run(results, "plot_states")
     check_levels_kept(results)
     return _states(results, shown(results, y), on_state, title, "filter")
 
@@ -116,7 +117,7 @@ def plot_smoothed(
     check_levels_kept(smoothed)
     before = None
     if results is not None:
-        check_over_time(results, "plot_smoothed")
+        check_one_run(results, "plot_smoothed")
         before = [curve.mean for curve in curves(results.x, "x")]
         if len(results.ess) > len(smoothed.t) or results.x.mean.shape[1:] != smoothed.x.mean.shape[1:]:
             raise ValueError(
@@ -166,7 +167,7 @@ def plot_diagnostics(results: Results, y: Any = None, *, title: str | None = Non
     The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`. With the data y,
     missing observations leave gaps in the evidence, and the time stamps of `epf.from_table` are along the axis.
     """
-    check_over_time(results, "plot_diagnostics")
+    check_one_run(results, "plot_diagnostics")
     num, of = results.final.log_weights.shape[-1], shown(results, y)
     scores = log_scores(results)
     if of.y is not None:

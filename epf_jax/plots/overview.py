@@ -23,7 +23,7 @@ from epf_jax.plots.figures import (
 )
 from epf_jax.plots.over_time import draw_descent, draw_state
 from epf_jax.plots.predictive_checks import draw_pit, draw_predicted
-from epf_jax.running.results import Results, check_over_time
+from epf_jax.running.results import Results, check_one_run
 
 
 def plot_overview(
@@ -44,7 +44,7 @@ def plot_overview(
     Returns:
         The matplotlib figure.
     """
-    check_over_time(results, "plot_overview")
+    check_one_run(results, "plot_overview")
     check_levels_kept(results)
     parameters = list(zip(curves(results.theta, "theta"), true_values(truth, results.theta.mean), strict=True))
     of = shown(results, y)

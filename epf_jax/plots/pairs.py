@@ -6,14 +6,16 @@ import jax
 import numpy as np
 
 from epf_jax.core.naming import component_names, named_leaves
+from epf_jax.offline.chains import Chains
 from epf_jax.plots.figures import TRUE, TRUTH, finish, pyplot, true_values
-from epf_jax.running.results import Results, check_one_run, times
+from epf_jax.running.records import times
+from epf_jax.running.results import Results, check_one_run
 
 _DOTS = 400  # drawn for each time; more hide each other
 
 
 def plot_pairs(
-    results: Results,
+    results: Results | Chains,
     at: Any = None,
     *,
     truth: Any = None,
@@ -34,7 +36,8 @@ def plot_pairs(
     Returns:
         The matplotlib figure.
     """
-    check_one_run(results, "plot_pairs")
+    if not isinstance(results, Chains):
+        check_one_run(results, "plot_pairs")
     chosen = _chosen(results, at)
     names = [
         each
@@ -93,26 +96,25 @@ def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], tr
         axes[0, 0].legend(frameon=False, fontsize=8)
 
 
-def _chosen(results: Results, at: Any) -> list[int]:
-    t = times(results)
-    chosen = [int(t[-1])] if at is None else [int(each) for each in np.atleast_1d(np.asarray(at))]
-    known = t if results.history is not None else t[-1:]
+def _chosen(results: Results | Chains, at: Any) -> list[int]:
+    last = int(results.final.t)
+    chosen = [last] if at is None else [int(each) for each in np.atleast_1d(np.asarray(at))]
+    known, hint = np.array([last]), f"the last time, {last}, alone"
+    if isinstance(results, Results):
+        hint += "; run it with history=True to look at others"
+        if results.history is not None:
+            known = times(results)
+            hint = f"times {known[0]} to {known[-1]} of the run"
     for each in chosen:
         if each not in known:
-            hint = (
-                f"times {t[0]} to {t[-1]} of the run"
-                if results.history is not None
-                else f"the last time, {t[-1]}, alone"
-                + ("" if results.chains is not None else "; run it with history=True to look at others")
-            )
             raise ValueError(f"at: the particles are kept for {hint}; got {each}.")
     return chosen
 
 
-def _draws(results: Results, t: int, rng: np.random.Generator) -> np.ndarray:
+def _draws(results: Results | Chains, t: int, rng: np.random.Generator) -> np.ndarray:
     """Equally weighted draws of all parameters at time t, a column each."""
     theta, log_weights = results.final.theta, results.final.log_weights
-    if results.history is not None:
+    if isinstance(results, Results) and results.history is not None:
         row = int(np.searchsorted(times(results), t))
         theta, log_weights = jax.tree.map(lambda a: a[row], (results.history.theta, results.history.log_weights))
     w = np.exp(np.asarray(log_weights, float))

@@ -21,7 +21,8 @@ from epf_jax.plots.figures import (
     shown,
 )
 from epf_jax.plots.over_time import draw_descent
-from epf_jax.running.results import Results, check_over_time, coordinate_names
+from epf_jax.running.records import coordinate_names
+from epf_jax.running.results import Results, check_one_run
 
 
 def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> Any:
@@ -39,7 +40,7 @@ def plot_predictive(results: Results, y: Any, *, title: str | None = None) -> An
     Returns:
         The matplotlib figure, a row of three panels for each component of y.
     """
-    check_over_time(results, "plot_predictive")
+    check_one_run(results, "plot_predictive")
     recorded = check_recorded(results, "plot_predictive")
     check_levels_kept(results)
     of, predicted = shown(results, y), curves(recorded.y, "y")[:MOST_PANELS]
@@ -102,7 +103,7 @@ def plot_health(results: Results, y: Any = None, *, title: str | None = None) ->
         y: the data, for the time stamps along the axis where `epf.from_table` gave them.
         title: of the figure.
     """
-    check_over_time(results, "plot_health")
+    check_one_run(results, "plot_health")
     of, recorded = shown(results, y), check_recorded(results, "plot_health")
     has_nodes, left_out = np.any(recorded.roughness), np.cumsum(np.asarray(recorded.remainder))
     figure, axes = column(3 if has_nodes or np.any(left_out) else 2, 2.2)

@@ -6,6 +6,7 @@ A finding is a reason to look, not a proof; no finding is no proof either: compa
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,7 @@ from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.filters.known_theta import Gaussian
 from epf_jax.filters.practical import Window
 from epf_jax.filters.smc2 import NestedFilters
-from epf_jax.offline.mixing import findings as findings_of_chains
-from epf_jax.running.results import Diagnostics, Results, check_one_run, coordinate_names, times
+from epf_jax.running.records import Diagnostics, coordinate_names, times
 from epf_jax.statistics.chebyshev import NodalStatistic
 
 _LOW_ESS = 0.01  # of the particles, and never less than two of them
@@ -34,11 +34,8 @@ _FEW = 10  # paths; with so few, chance decides which they are
 _Z = 3.5  # of a predictive check; a right model exceeds it once in two thousand checks
 
 
-def diagnose(results: Results) -> Diagnosis:
+def diagnose(results: Any) -> Diagnosis:
     """What went wrong in a run, in plain words, and what to try: see the module's docstring."""
-    check_one_run(results, "diagnose")
-    if results.chains is not None:
-        return Diagnosis([*findings_of_chains(results.chains)])
     findings = [*_weights(results), *_moves(results), *_densities(results), *_first_boxes(results), *_descent(results)]
     if results.diagnostics is not None:
         recorded = (results, results.diagnostics)
@@ -52,7 +49,7 @@ def diagnose(results: Results) -> Diagnosis:
     return Diagnosis(findings, ("the predictive check", "the statistic's box and remainder", *descent))
 
 
-def _weights(results: Results) -> Iterator[Finding]:
+def _weights(results: Any) -> Iterator[Finding]:
     """Observations that left too few particles with weight."""
     ess, collapsed, t = np.asarray(results.ess), np.asarray(results.collapsed), times(results)
     num = results.final.log_weights.shape[-1]
@@ -81,7 +78,7 @@ def _weights(results: Results) -> Iterator[Finding]:
         )
 
 
-def _moves(results: Results) -> Iterator[Finding]:
+def _moves(results: Any) -> Iterator[Finding]:
     """Acceptance rates that say that theta hardly moves."""
     acceptance = np.asarray(results.acceptance)
     acceptance = acceptance[~np.isnan(acceptance)]  # steps that tried a move
@@ -116,7 +113,7 @@ def _moves(results: Results) -> Iterator[Finding]:
         )
 
 
-def _densities(results: Results) -> Iterator[Finding]:
+def _densities(results: Any) -> Iterator[Finding]:
     """Densities of theta that were NaN."""
     bad, t = np.asarray(results.num_bad_densities), times(results)
     if bad.any():
@@ -129,7 +126,7 @@ def _densities(results: Results) -> Iterator[Finding]:
         )
 
 
-def _first_boxes(results: Results) -> Iterator[Finding]:
+def _first_boxes(results: Any) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
     S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
@@ -148,7 +145,7 @@ def _first_boxes(results: Results) -> Iterator[Finding]:
         )
 
 
-def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+def _box(results: Any, recorded: Diagnostics) -> Iterator[Finding]:
     """A parameter that presses against the box of its statistic."""
     edge, t = np.asarray(recorded.edge), times(results)
     for name, share in zip(coordinate_names(results), edge.T, strict=True):
@@ -165,7 +162,7 @@ def _box(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
             )
 
 
-def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+def _expansion(results: Any, recorded: Diagnostics) -> Iterator[Finding]:
     """A Taylor statistic that is not the density that it expands."""
     t = times(results)
     # Of what theta's present values leave out, the later half of the series tells; early, theta was elsewhere.
@@ -194,7 +191,7 @@ def _expansion(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
         )
 
 
-def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+def _nodes(results: Any, recorded: Diagnostics) -> Iterator[Finding]:
     """Nodes of theta whose log-likelihoods are too noisy to be read between."""
     rough, t = np.asarray(recorded.roughness), times(results)
     worst = int(np.argmax(rough))  # noise of early steps stays, smoothed, when the nodes are placed anew
@@ -218,7 +215,7 @@ def _nodes(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
         )
 
 
-def _descent(results: Results) -> Iterator[Finding]:
+def _descent(results: Any) -> Iterator[Finding]:
     """Paths that have become a few, and lately."""
     if isinstance(results.final.S, NestedFilters):  # SMC2 runs whole filters anew at new parameters
         return
@@ -241,7 +238,7 @@ def _descent(results: Results) -> Iterator[Finding]:
         )
 
 
-def _last_few(results: Results) -> tuple[int, int]:
+def _last_few(results: Any) -> tuple[int, int]:
     """The last generation known to have fewer than `_FEW` particles with descendants at the end, and how many."""
     t, num = times(results), results.final.log_weights.shape[-1]
     known = [(num, int(t[0]) - 1)]
@@ -259,7 +256,7 @@ def _last_few(results: Results) -> tuple[int, int]:
     return max(known, key=lambda pair: (pair[1], -pair[0]))
 
 
-def _prediction(results: Results, recorded: Diagnostics) -> Iterator[Finding]:
+def _prediction(results: Any, recorded: Diagnostics) -> Iterator[Finding]:
     """Observations that did not come as they were predicted."""
     pit, t = np.asarray(recorded.pit, float), times(results)
     names = component_names("y", pit.shape[1:])

@@ -9,19 +9,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from epf_jax.core.checks import brief, pip_install
+from epf_jax.core.checks import pip_install
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Panel, Series
 from epf_jax.data.timestamps import axis_of
-from epf_jax.offline.smoothing import Smoothed
-from epf_jax.running.forecast import Forecast
-from epf_jax.running.results import Results, check_is_results, times
+from epf_jax.running.records import times
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
-_STATE = "x"  # what the state is called; a parameter of that name is refused
+STATE = "x"  # what the state is called; a parameter of that name is refused
 
 
-def to_pandas(results: Results, series: Series | Panel | None = None, *, states: bool = False) -> Any:
+def to_pandas(results: Any, series: Series | Panel | None = None, *, states: bool = False) -> Any:
     """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
 
     Args:
@@ -33,8 +31,6 @@ def to_pandas(results: Results, series: Series | Panel | None = None, *, states:
     Returns:
         Columns t, parameter, mean, sd, and one for each quantile level, named as `describe` does: 5%, 50%, ...
     """
-    pandas = _library("pandas")
-    check_is_results(results)
     t, runs = times(results), results.ess.shape[:-1]
     if isinstance(series, Panel):
         return _of_panel(to_pandas(results, states=states), results, series)
@@ -42,10 +38,10 @@ def to_pandas(results: Results, series: Series | Panel | None = None, *, states:
     if runs:
         along = {name: np.tile(values, runs[0]) for name, values in along.items()}
         along = {"run": np.repeat(np.arange(runs[0]), len(t)), **along}
-    return _tidy(pandas, along, "parameter", _summaries(results, states=states), results.levels)
+    return tidy(along, "parameter", named_summaries(results.theta, results.x, states=states), results.levels)
 
 
-def _of_panel(table: Any, results: Results, panel: Panel) -> Any:
+def _of_panel(table: Any, results: Any, panel: Panel) -> Any:
     """The table of a panel's runs, by the names of its series, without the rows after their ends."""
     if results.ess.shape != panel.y.shape[:2]:
         raise ValueError(f"series: expected the panel of these runs, {results.ess.shape[:-1]} of them, got {panel!r}.")
@@ -53,54 +49,22 @@ def _of_panel(table: Any, results: Results, panel: Panel) -> Any:
     kept = table["t"].to_numpy() <= panel.lengths[run]
     table = table.assign(run=np.array(panel.names, object)[run])[kept].reset_index(drop=True)
     if panel.times is not None:
-        stamps = [axis_of(each) for each in panel.times]
+        axes = [axis_of(each) for each in panel.times]
         each = zip(run[kept], table["t"].to_numpy(), strict=True)
-        table.insert(2, "time", np.array([stamps[i][t - 1] for i, t in each]))
+        table.insert(2, "time", np.array([axes[i][t - 1] for i, t in each]))
     return table
 
 
-def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
-    """A tidy `pandas.DataFrame`: a row for each step ahead and component of y and x, with its mean, sd and quantiles.
+def tidy(along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:
+    """One table below the other: a row for each time (and run) of every component that is summarised.
 
     Args:
-        forecast: what `epf.forecast` gave.
-        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps, if it has two and more,
-            go on in a column `time`, and what is observed has the names of its columns, unless one is a state's.
-
-    Returns:
-        Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
+        along: the columns that say when (and in which run), with an entry for each row of the summaries.
+        kind: the column that says what is summarised.
+        summaries: name, means, sds and quantiles of each array.
+        levels: of the quantiles.
     """
-    summaries = [(name, *map(np.asarray, summary)) for name, summary in (("y", forecast.y), (_STATE, forecast.x))]
-    along, names = {"t": np.asarray(forecast.t)}, component_names("y", forecast.y.mean.shape[1:])
-    if series is not None:
-        if not isinstance(series, Series):
-            raise TypeError(f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}.")
-        if series.times is not None and len(series.times) > 1:
-            along["time"] = series.stamps_ahead(len(forecast.t), forecast.dt)
-    table = _tidy(_library("pandas"), along, "variable", summaries, forecast.levels)
-    if series is None or len(series.columns) != len(names) or not set(series.columns).isdisjoint(table["variable"]):
-        return table
-    return table.replace({"variable": dict(zip(names, series.columns, strict=True))})
-
-
-def smoothed_to_pandas(smoothed: Smoothed, series: Series | None = None) -> Any:
-    """A tidy `pandas.DataFrame`: a row for each time and component of x given all observations.
-
-    Args:
-        smoothed: what `epf.smooth` gave.
-        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
-
-    Returns:
-        Columns t, variable (x, or x[0], x[1], ...), mean, sd, and one for each quantile level.
-    """
-    along = {"t": np.asarray(smoothed.t)}
-    if series is not None:
-        along["time"] = _stamps(len(smoothed.t), len(smoothed.t), series)
-    return _tidy(_library("pandas"), along, "variable", [(_STATE, *map(np.asarray, smoothed.x))], smoothed.levels)
-
-
-def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:
-    """One table below the other: a row for each time (and run) of every component that is summarised."""
+    pandas = _library("pandas")
     num_rows = len(along["t"])
     names = [f"{100 * float(level):g}%" for level in np.asarray(levels)]
     tables = [pandas.DataFrame(columns=[*along, kind, "mean", "sd", *names])]
@@ -114,7 +78,7 @@ def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list,
     return pandas.concat(tables[1:] or tables, ignore_index=True)
 
 
-def to_xarray(results: Results, series: Series | None = None) -> Any:
+def to_xarray(results: Any, series: Series | None = None) -> Any:
     """An `xarray.Dataset` of everything over time, ready for `to_netcdf(path, engine="h5netcdf")`.
 
     Args:
@@ -127,10 +91,9 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
         it was recorded.
     """
     xarray = _library("xarray")
-    check_is_results(results)
     lead = (*(("run",) if results.ess.ndim > 1 else ()), "t")
     variables: dict[str, Any] = {name: (lead, np.asarray(getattr(results, name))) for name in _OVER_TIME}
-    for name, mean, sd, quantiles in _summaries(results, states=True):
+    for name, mean, sd, quantiles in named_summaries(results.theta, results.x, states=True):
         inner = tuple(f"{name}_dim_{i}" for i in range(mean.ndim - len(lead)))
         variables[f"{name}_mean"] = ((*lead, *inner), mean)
         variables[f"{name}_sd"] = ((*lead, *inner), sd)
@@ -148,26 +111,40 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
     return xarray.Dataset(variables, coordinates, {"inference_library": "epf_jax", "version": __version__})
 
 
-def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
+def to_arviz(results: Any, y: Any = None, *, seed: int = 0) -> Any:
     """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
 
-    Markov chains are given as they are, with the log-likelihood of each draw, of all observations together, as the
-    sample statistic `log_marginal_likelihood`. Every run of a filter is a chain of N draws, the particles picked by
-    their weights (systematically, so that each is there as often as its weight says, to within one) in random order.
-    They are no Markov chain: draws that share an ancestor are alike in ways that no autocorrelation shows, and ArviZ's
-    effective sample sizes flatter.
+    Every run of a filter is a chain of N draws, the particles picked by their weights (systematically, so that each is
+    there as often as its weight says, to within one) in random order. They are no Markov chain: draws that share an
+    ancestor are alike in ways that no autocorrelation shows, and ArviZ's effective sample sizes flatter.
 
     Args:
-        results: of any method, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
+        results: of any filter, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
         y: the observations, for the group `observed_data`.
         seed: of the picking.
-
-    Returns:
-        An `InferenceData` with ArviZ below 1, an `xarray.DataTree` with ArviZ 1 and later, as that ArviZ expects.
     """
-    _, xarray = _library("arviz"), _library("xarray")
-    check_is_results(results)
-    draws = _draws(results, seed)
+    final = results.final
+    if results.ess.ndim == 1:
+        final = jax.tree.map(lambda leaf: leaf[None], final)
+    rng = np.random.default_rng(seed)
+    picks = [_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)]
+    draws = {
+        name: np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
+        for name, leaf in named_parts(final.theta, final.x, states=True)
+    }
+    return inference_data(draws, times(results), y)
+
+
+def inference_data(draws: dict[str, np.ndarray], t: np.ndarray, y: Any, **statistics: np.ndarray) -> Any:
+    """Draws as the ArviZ that is installed expects them: an `InferenceData` below 1, an `xarray.DataTree` from 1 on.
+
+    Args:
+        draws: of each variable, with axes of chains and of draws.
+        t: the time indices of the observations.
+        y: the observations, or None.
+        statistics: of each draw.
+    """
+    arviz, xarray = _library("arviz"), _library("xarray")
     posterior = {
         name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 2))), drawn)
         for name, drawn in draws.items()
@@ -176,55 +153,26 @@ def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     coordinates = {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
     attributes = {"inference_library": "epf_jax"}
     groups = {"posterior": xarray.Dataset(posterior, coordinates, attributes)}
-    if results.chains is not None:
-        likelihoods = {"log_marginal_likelihood": (("chain", "draw"), results.chains.log_likelihood)}
-        groups["sample_stats"] = xarray.Dataset(likelihoods, coordinates, attributes)
+    if statistics:
+        of_draws = {name: (("chain", "draw"), values) for name, values in statistics.items()}
+        groups["sample_stats"] = xarray.Dataset(of_draws, coordinates, attributes)
     if y is not None:
         values = np.asarray(y.y if isinstance(y, Series) else y)
         dims = ("t", *(f"y_dim_{i}" for i in range(values.ndim - 1)))
-        t = _times_seen(results)
         if len(values) != len(t):
             raise ValueError(f"y: expected the {len(t)} observations of the run, got {len(values)}.")
         groups["observed_data"] = xarray.Dataset({"y": (dims, values)}, {"t": t}, attributes)
-    return _for_arviz(groups)
-
-
-def _draws(results: Results, seed: int) -> dict[str, np.ndarray]:
-    """Draws of every leaf of theta and of x, with axes of chains and of draws."""
-    final = results.final
-    if results.chains is not None:
-        shape = results.chains.log_likelihood.shape
-        parts = _named_parts(final.theta, final.x, states=True)
-        return {name: np.reshape(leaf, (*shape, *np.shape(leaf)[1:])) for name, leaf in parts}
-    if results.ess.ndim == 1:
-        final = jax.tree.map(lambda leaf: leaf[None], final)
-    rng = np.random.default_rng(seed)
-    picks = [_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)]
-    return {
-        name: np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
-        for name, leaf in _named_parts(final.theta, final.x, states=True)
-    }
-
-
-def _times_seen(results: Results) -> np.ndarray:
-    """The time index of every observation: a filter's results have a row for each, those of chains one for all."""
-    return times(results) if results.chains is None else np.arange(1, int(results.final.t) + 1)
-
-
-def _for_arviz(groups: dict[str, Any]) -> Any:
-    """The groups as the ArviZ that is installed expects them."""
-    arviz, xarray = _library("arviz"), _library("xarray")
     if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
 
 
-def _stamps_of_run(results: Results, series: Any) -> np.ndarray:
-    return _stamps(len(_times_seen(results)), results.ess.shape[-1], series)
+def _stamps_of_run(results: Any, series: Any) -> np.ndarray:
+    return stamps(int(times(results)[-1]), results.ess.shape[-1], series)
 
 
-def _stamps(num_seen: int, num_rows: int, series: Any) -> np.ndarray:
-    """Those of the last rows of all that were seen."""
+def stamps(num_seen: int, num_rows: int, series: Any) -> np.ndarray:
+    """The time stamps of the last rows of a series, of which so many were seen."""
     if getattr(series, "times", None) is None:
         raise ValueError(
             f"series: expected what epf.from_table(table, ..., time='date') gave, with its time stamps, got {series!r}."
@@ -242,24 +190,23 @@ def _picks(rng: np.random.Generator, log_weights: np.ndarray) -> np.ndarray:
     return rng.permutation(np.minimum(np.searchsorted(cumulative, at, side="right"), num - 1))
 
 
-def _summaries(results: Results, *, states: bool) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+def named_summaries(theta: Any, x: Any, *, states: bool) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
     """Name, mean, sd and quantiles of every leaf of theta, and of x."""
-    parts = [
-        _named_parts(theta, x, states=states) for theta, x in zip(results.theta, results.x, strict=True)
-    ]  # for the means, the sds, and the quantiles
+    parts = [named_parts(*part, states=states) for part in zip(theta, x, strict=True)]  # means, sds, quantiles
     return [(mean[0], *(np.asarray(leaf) for _, leaf in (mean, sd, q))) for mean, sd, q in zip(*parts, strict=True)]
 
 
-def _named_parts(theta: Any, x: Any, *, states: bool) -> list[tuple[str, Any]]:
+def named_parts(theta: Any, x: Any, *, states: bool) -> list[tuple[str, Any]]:
+    """The leaves of theta by their names, and the state."""
     named = named_leaves(theta, "theta")
     if not states:
         return named
-    if any(name == _STATE for name, _ in named):
+    if any(name == STATE for name, _ in named):
         raise ValueError(
-            f"results: a parameter is called {_STATE!r}, as the state is, and both would go by one name here. Give the "
+            f"results: a parameter is called {STATE!r}, as the state is, and both would go by one name here. Give the "
             "parameter another name in the model's prior."
         )
-    return [*named, (_STATE, x)]
+    return [*named, (STATE, x)]
 
 
 def _library(name: str) -> Any:

@@ -13,16 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from epf_jax.core.checks import check_key, check_whole_number, frames_to_user
+from epf_jax.core.checks import brief, check_key, check_whole_number, frames_to_user
+from epf_jax.core.naming import component_names
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
-from epf_jax.data.series import STEP
+from epf_jax.data.series import STEP, Series
 from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.one_step_ahead import advance
-from epf_jax.running.results import Summary, summarise
+from epf_jax.running.export import STATE, tidy
+from epf_jax.running.records import Summary, summarise
 from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
 
@@ -48,10 +50,29 @@ class Forecast(NamedTuple):
         return f"<Forecast of {len(self.t)} observations, t = {int(self.t[0])} to {int(self.t[-1])}>"
 
     def to_pandas(self, series: Any = None) -> Any:
-        """A tidy `pandas.DataFrame`: see `epf_jax.running.export.forecast_to_pandas`."""
-        from epf_jax.running.export import forecast_to_pandas
+        """A tidy `pandas.DataFrame`: a row for each step ahead and component of y and x.
 
-        return forecast_to_pandas(self, series)
+        Args:
+            series: what `epf.from_table` gave, up to where the forecast begins: its time stamps, if it has two and
+                more, go on in a column `time`, and what is observed has the names of its columns, unless one is a
+                state's.
+
+        Returns:
+            Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
+        """
+        summaries = [(name, *map(np.asarray, summary)) for name, summary in (("y", self.y), (STATE, self.x))]
+        along, names = {"t": np.asarray(self.t)}, component_names("y", self.y.mean.shape[1:])
+        if series is not None:
+            if not isinstance(series, Series):
+                raise TypeError(
+                    f"series: expected what epf.from_table(table, ..., time='date') gave, got {brief(series)}."
+                )
+            if series.times is not None and len(series.times) > 1:
+                along["time"] = series.stamps_ahead(len(self.t), self.dt)
+        table = tidy(along, "variable", summaries, self.levels)
+        if series is None or len(series.columns) != len(names) or not set(series.columns).isdisjoint(table["variable"]):
+            return table
+        return table.replace({"variable": dict(zip(names, series.columns, strict=True))})
 
     def plot(self, y: Any = None, *, truth: Any = None, title: str | None = None, num_past: int | None = None) -> Any:
         """The fan chart as a matplotlib figure, after the observations y so far, if given: see `epf.plots`."""

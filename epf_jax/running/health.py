@@ -15,7 +15,7 @@ from epf_jax.filters.filter import edge_of_box
 from epf_jax.models.missing import missing_where
 from epf_jax.particles.one_step_ahead import advance, probability_integral_transform
 from epf_jax.particles.weights import sums
-from epf_jax.running.results import Diagnostics, Lineage, summarise
+from epf_jax.running.records import Diagnostics, Lineage, summarise
 
 _PREDICTION = 1  # folded into a step's key: what is drawn here is drawn by nobody else
 _which: Any = (True, False)

@@ -30,7 +30,8 @@ from epf_jax.filters.filter import check_state
 from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
 from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 from epf_jax.running.health import LINEAGE, examine, start_lineage
-from epf_jax.running.results import Lineage, Results, record, theta_and_x
+from epf_jax.running.records import Lineage, record, theta_and_x
+from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.trouble import is_troubled, warn_of_trouble
 

@@ -19,7 +19,7 @@ from epf_jax.data.text_lines import LineError, Observation
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_values
 from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
-from epf_jax.running.results import record, summaries, theta_and_x
+from epf_jax.running.records import record, summaries, theta_and_x
 
 Line = dict[str, Any]
 _KIND = "stream"

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from epf_jax.running.results import Results, times
+from epf_jax.running.records import times
+from epf_jax.running.results import Results
 
 ABSURD = -1e5  # an observation's log-density below which it is told of: of one value, 447 standard deviations off
 _BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step without a word

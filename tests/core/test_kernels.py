@@ -1,5 +1,7 @@
 """Kernels, in Pallas' interpreter: the same numbers as XLA's. (On a GPU the conformance tests run through them.)"""
 
+import sys
+import types
 from functools import cache
 
 import jax
@@ -9,12 +11,13 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.core.kernels import NotFusable, cells
+from epf_jax.core import platforms
+from epf_jax.core.kernels import NotFusable, cells, dispatch, guard
 from epf_jax.core.kernels.on_chip import scan_on_chip
 from epf_jax.core.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.core.random import WORDS, stream
 from epf_jax.filters.state import PARTICLES
-from epf_jax.running.results import record
+from epf_jax.running.records import record
 
 # Pallas tells of its own deprecations under jax 0.11; what they concern is inside jax.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -86,7 +89,6 @@ def noisy_level():
     "build",
     [
         noisy_level,
-        pytest.param(epf.models.local_level_variances, marks=pytest.mark.slow),
     ],
 )
 def test_filters_that_draw_variances_fit_on_chip(build, as_on_a_gpu):
@@ -178,14 +180,14 @@ def test_what_prints_is_left_to_xla():
         on_chip(lambda x, t: jax.lax.cond(t > 1, telling, lambda x, t: (x, None), x, t), jnp.zeros(N))
 
 
-def test_a_kernel_that_would_take_minutes_to_compile_is_left_to_xla(monkeypatch):
+def test_a_step_of_too_many_operations_is_left_to_xla(monkeypatch):
     monkeypatch.setattr(cells, "MAX_OPERATIONS", 5)
     with pytest.raises(NotFusable, match="more than 5 operations"):
         on_chip(lambda x, t: (x * 2 + 1 - x * 3 + x**2 - 4 * x, None), jnp.zeros(N))
 
 
 def test_long_loops_count_as_often_as_they_turn(monkeypatch):
-    monkeypatch.setattr(cells, "MAX_CARRIED_OUT", 100)
+    monkeypatch.setattr(cells, "MAX_OPERATIONS", 100)
 
     def turning(times):  # two operations at a time
         return lambda x, t: (jax.lax.fori_loop(0, times, lambda i, v: 2 * v + 1, x), None)
@@ -213,12 +215,50 @@ def test_for_a_gpu_a_run_becomes_one_kernel_and_its_gradient_is_that_of_xla(monk
 
     expected = jax.grad(evidence)(1.0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what is written for a GPU, lowered but not run
+    for module in (dispatch, platforms):
+        monkeypatch.setattr(module, "why_no_kernels", lambda: "")
     np.testing.assert_allclose(jax.grad(evidence)(1.0), expected, rtol=1e-4)
     gpu = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
         program = jax.jit(evidence).trace(1.0).lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("triton") >= 1
     assert "while" not in program.replace("while_", "")
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """A process that takes its machine for one with a GPU, and has yet to try a kernel."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    guard.why_no_kernels.cache_clear()
+    yield
+    guard.why_no_kernels.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("jax.experimental.pallas", None),
+        ("jax.experimental.pallas.triton", None),
+        ("jax.experimental.pallas.triton", types.ModuleType("triton")),  # with other names in it
+    ],
+    ids=["pallas", "triton", "its names"],
+)
+def test_without_pallas_xla_takes_over(name, gone, monkeypatch, on_a_gpu):
+    monkeypatch.setitem(sys.modules, name, gone)
+    package, _, last = name.rpartition(".")
+    monkeypatch.delattr(sys.modules.get(package) or types.ModuleType(package), last, raising=False)
+    assert guard.why_no_kernels().startswith("Pallas fails with ")
+    model = epf.models.ar1()
+    filter_ = epf.bootstrap_filter(model, 16)
+    program = jax.make_jaxpr(lambda key: epf.run(key, filter_, jnp.zeros(3)).log_evidence)(jax.random.key(0))
+    assert "pallas_call" not in str(program)
+    state = filter_.init(jax.random.key(0))
+    assert "pallas_call" not in str(jax.make_jaxpr(filter_.step)(jax.random.key(1), state, 0.0))
+
+
+@pytest.mark.gpu
+def test_kernels_are_used_on_a_gpu():
+    assert guard.why_no_kernels() == ""
 
 
 @pytest.mark.gpu

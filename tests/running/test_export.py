@@ -9,7 +9,7 @@ import pytest
 from conformance import vector_theta
 
 import epf_jax as epf
-from epf_jax.offline.chains import chains_of, results_of_chains
+from epf_jax.offline.chains import chains_of
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker: what is made for all of these tests is made once
 
@@ -93,8 +93,8 @@ def test_one_run_of_many_is_taken_out(three):
 @pytest.mark.filterwarnings("ignore:The chains disagree")
 def test_chains_go_to_arviz_as_they_are():
     theta, x = {"phi": np.arange(8.0).reshape(2, 4)}, np.arange(16.0).reshape(2, 4, 2)
-    chains = chains_of(theta, np.zeros((2, 4)), np.ones((2, 4)), np.zeros((2, 4)), "test")
-    results = results_of_chains(chains, x, T, (0.5,))
+    rest = {"num_steps": T, "levels": (0.5,), "description": "test"}
+    results = chains_of(theta, x, np.zeros((2, 4)), np.ones((2, 4)), np.zeros((2, 4)), **rest)
     found = results.to_arviz(np.asarray(Y))
     np.testing.assert_array_equal(found["posterior"]["phi"].values, theta["phi"])
     np.testing.assert_array_equal(found["posterior"]["x"].values, x)
@@ -196,8 +196,6 @@ def test_what_cannot_be_exported_is_refused_by_name(one, monkeypatch):
     named_x = one._replace(theta=epf.Summary(*({"x": part["phi"]} for part in one.theta)))
     with pytest.raises(ValueError, match=r"^results: a parameter is called 'x'.*Give the parameter another name"):
         named_x.to_xarray()
-    with pytest.raises(TypeError, match=r"^results: expected what epf\.run"):
-        epf.Results.to_pandas(3)
     for library, call in (("pandas", one.to_pandas), ("xarray", one.to_xarray), ("arviz", one.to_arviz)):
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(ImportError, match=rf"to_{library} needs {library}: pip install -e '.*\[export\]'"):

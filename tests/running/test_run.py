@@ -15,7 +15,7 @@ import epf_jax as epf
 from epf_jax.core import compilation_cache
 from epf_jax.core.machine import share_of_maps
 from epf_jax.models.observed import check_series
-from epf_jax.running.results import log_scores
+from epf_jax.running.records import log_scores
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)

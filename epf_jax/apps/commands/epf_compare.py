@@ -45,7 +45,8 @@ from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.proposals import why_not_kalman
 from epf_jax.running.checkpoints import check_path
-from epf_jax.running.results import Results, log_scores
+from epf_jax.running.records import log_scores
+from epf_jax.running.results import Results
 
 DEFAULT = ("epf", "node", "liu-west", "sir")
 _BASELINES = ("liu-west", "sir")  # known to be off, and shown for it

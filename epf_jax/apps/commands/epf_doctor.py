@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from epf_jax.apps.commands.options import app, keep_compiled_programs, show
 from epf_jax.apps.page import Table
+from epf_jax.core.kernels.guard import why_no_kernels
 from epf_jax.core.machine import machine
 
 _EXTRAS = {  # package: what it is for
@@ -43,7 +44,12 @@ def _settings() -> list[dict[str, Any]]:
     files = [path for path in folder.glob("*") if path.is_file()] if folder.name else []
     size = sum(path.stat().st_size for path in files) / 2**20
     kept = f"{folder}: {len(files)} files, {size:.1f} MiB" if folder.name else "off"
+    why_not = why_no_kernels()
     return [
+        {
+            "what": "kernels",
+            "is": f"not used, XLA computes instead: {why_not}" if why_not else "used for small filters",
+        },
         {"what": "precision", "is": f"{precision} ({other})"},
         {"what": "compilation cache", "is": f"{kept} (JAX_COMPILATION_CACHE_DIR moves it)"},
     ]

@@ -15,7 +15,8 @@ from epf_jax.core.machine import machine
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.offline.smoothing import Smoothed
-from epf_jax.running.results import Results, Summary, log_scores
+from epf_jax.running.records import Summary, log_scores
+from epf_jax.running.results import Results
 
 
 def prepare(page: pathlib.Path) -> None:

@@ -126,7 +126,7 @@ def _platform() -> list[str]:
 @cache
 def code_fingerprint() -> str:
     """A hash of the library's source, presentation apart: results of other code are other results."""
-    root = pathlib.Path(__file__).resolve().parents[1]
+    root = pathlib.Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         if not {path.name, path.parent.name} & set(_PRESENTATION):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epf_jax.core.kernels.cells import Block, Cells, NotFusable, count_operation, filled, inner_shape, mapped, spread
+from epf_jax.core.kernels.cells import Block, Cells, NotFusable, count_operations, filled, inner_shape, mapped, spread
 
 ELEMENTWISE = frozenset(
     [
@@ -95,7 +95,7 @@ def _bind(block: Block, eqn: Any, values: list[Any]) -> Any:
 
 def _bind_arrays(block: Block, eqn: Any, values: list[Any]) -> Any:
     name = eqn.primitive.name
-    count_operation(block)
+    count_operations(block)
     values = [jnp.asarray(v, i.aval.dtype) for v, i in zip(values, eqn.invars, strict=True)]
     if any(v.ndim for v in values):
         values = [spread(block, v) for v in values]
@@ -192,7 +192,7 @@ def _dot_general(block: Block, eqn: Any, x: Cells, y: Cells) -> Cells:
         total: Any = None
         for inner in np.ndindex(*(sizes[label] for label in summed)):
             where = dict(zip(kept, place, strict=True)) | dict(zip(summed, inner, strict=True))
-            count_operation(block)
+            count_operations(block)
             term = jnp.asarray(pick(x, labels_x, where)) * pick(y, labels_y, where)
             total = term if total is None else total + term
         if lane is not None and lane[0] == "c":

@@ -1,6 +1,6 @@
 """Which way a filter's steps go on the machine at hand: by XLA, or on a GPU all of them in one kernel.
 
-Where there is no GPU, no kernel is traced, and nothing of Pallas is imported.
+Where there is no GPU, or Pallas does not work, no kernel is traced.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from epf_jax.core.kernels.cells import NotFusable
-
-MAX_PARTICLES = 4096  # more do not fit the registers of one multiprocessor
+from epf_jax.core.kernels.cells import MAX_PARTICLES
+from epf_jax.core.kernels.guard import why_no_kernels
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
@@ -29,7 +28,7 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
     on_gpu = jax.default_backend() == "gpu"
     # Two steps to a turn spare a GPU the copies of the state that one needs; on a CPU they cost more than they spare.
     by_xla = partial(jax.lax.scan, step, unroll=2 if on_gpu else 1)
-    if not on_gpu or num_particles > MAX_PARTICLES:
+    if num_particles > MAX_PARTICLES or why_no_kernels():
         return by_xla(state, rows)
     from epf_jax.core.kernels.on_chip import scan_on_chip
 
@@ -44,7 +43,7 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
 
     try:
         jax.eval_shape(on_chip_given, captured, state, rows)
-    except NotFusable:
+    except Exception:  # a rule that a release of jax breaks, too: XLA tells again of what is wrong with the step itself
         return by_xla(state, rows)
 
     @jax.custom_jvp  # Pallas cannot differentiate the kernel: derivatives are XLA's
@@ -73,7 +72,7 @@ def _jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tupl
 
 def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
     """`step(state, row)`: the same numbers as `scan_on_device` gives for it."""
-    if jax.default_backend() != "gpu" or num_particles > MAX_PARTICLES:
+    if num_particles > MAX_PARTICLES or why_no_kernels():
         return step(state, row)
     rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
     state, out = scan_on_device(step, num_particles, by_particle, state, rows)

@@ -16,9 +16,8 @@ from epf_jax.core.kernels.cells import (
     Block,
     Cells,
     NotFusable,
-    carried_out,
     constant,
-    count_repeated,
+    count_operations,
     filled,
     from_numbers,
     layout_of,
@@ -136,9 +135,9 @@ def _loop(
     def turn(_, numbers):
         return to_numbers(block, _call(block, body, [*consts, *from_numbers(numbers, layout)]), layout)
 
-    before = carried_out(block)
+    before = block.operations[0]
     numbers = jax.lax.fori_loop(0, length, turn, to_numbers(block, carry, layout))
-    count_repeated(block, (length - 1) * (carried_out(block) - before))
+    count_operations(block, (length - 1) * (block.operations[0] - before))
     return from_numbers(numbers, layout)
 
 

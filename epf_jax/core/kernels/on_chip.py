@@ -19,6 +19,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from epf_jax.core.checks import is_key
 from epf_jax.core.kernels.cells import (
+    MAX_PARTICLES,
     Block,
     Cells,
     NotFusable,
@@ -29,7 +30,6 @@ from epf_jax.core.kernels.cells import (
     spread,
     to_numbers,
 )
-from epf_jax.core.kernels.dispatch import MAX_PARTICLES
 from epf_jax.core.kernels.evaluation import evaluate
 from epf_jax.core.kernels.vectors import compiler
 
@@ -72,7 +72,7 @@ def scan_on_chip(
         lane = jax.lax.iota(jnp.int32, width)
         slots = [i * width for i in range(_SCRATCH_SLOTS)]
         barrier = (lambda: None) if interpret else plgpu.debug_barrier
-        block = Block(num_particles, lane, lane < num_particles, memory, slots, barrier, [0], [0])
+        block = Block(num_particles, lane, lane < num_particles, memory, slots, barrier, [0])
         loaded = [_load(block, r, v.aval, flag) for r, v, flag in zip(given, before, flags, strict=False)]
         constants, start = loaded[: len(consts)], loaded[len(consts) :]
         layout = layout_of(start, [v.aval.dtype for v in states])

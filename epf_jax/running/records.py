@@ -1,0 +1,184 @@
+"""The records that results are made of: summaries of theta and x, particles that are kept, checks at every step."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from epf_jax.core.naming import component_names, named_leaves
+from epf_jax.filters import FilterState, StepInfo
+from epf_jax.particles.quantiles import row_quantiles
+from epf_jax.particles.weights import as_rows, row_moments
+
+
+class Summary(NamedTuple):
+    """Weighted moments over the particles; each a pytree like the thing summarised, with time as first axis.
+
+    Attributes:
+        mean: posterior means.
+        sd: posterior standard deviations.
+        quantiles: posterior quantiles at `Results.levels`, along the last axis.
+    """
+
+    mean: Any
+    sd: Any
+    quantiles: Any
+
+    def __getitem__(self, place: Any) -> Any:
+        """A part by its place, as of any tuple; a parameter's name is asked of a part."""
+        if isinstance(place, str):
+            part = place if place in self._fields else "mean"
+            entry = f"[{place!r}]" if isinstance(self.mean, dict) and place not in self._fields else ""
+            raise TypeError(f"It is a summary with a mean, an sd and quantiles, each by its name: .{part}{entry}, say.")
+        return tuple.__getitem__(self, place)
+
+
+class History(NamedTuple):
+    """Every particle at every step, kept only when asked for."""
+
+    x: Float[Array, "T N *x"]
+    theta: Any
+    log_weights: Float[Array, "T N"]
+    ancestors: Int[Array, "T N"]
+
+    def num_distinct_ancestors(self) -> Int[np.ndarray, " T"]:
+        """How many particles of each generation t = 1..T have descendants among the last: 1 once all paths are one."""
+        ancestors = np.asarray(self.ancestors)
+        if ancestors.ndim != 2:
+            raise ValueError(
+                f"history: expected that of one run, with ancestors of shape (T, N), got {ancestors.shape}. Take one "
+                "run of a batch: jax.tree.map(lambda a: a[0], results.history)."
+            )
+        lineage = np.arange(ancestors.shape[1])
+        counts = []
+        for row in ancestors[::-1]:
+            counts.append(len(np.unique(lineage)))
+            lineage = row[lineage]
+        return np.array(counts[::-1])
+
+
+class Lineage(NamedTuple):
+    """Whom the particles descend from: the particle of generation `since` that each one's path goes back to."""
+
+    founders: Int[Array, " N"]
+    since: Int[Array, ""]
+
+
+class Diagnostics(NamedTuple):
+    """What `run(..., diagnostics=True)` records besides, at every step.
+
+    Attributes:
+        pit: probability integral transform of y_t, per component: the one-step-ahead predictive distribution function
+            at what then came. Uniform and independent over time if the model and the filter are right; NaN where y is
+            missing. Counts are spread at random over their step of the distribution function.
+        y: summary of the one-step-ahead predictive distribution of y_t.
+        edge: for each unconstrained coordinate of theta, the share of the posterior in the outer twentieth of the box
+            that the statistic is confined to; zero where it is confined to none.
+        remainder: what a Taylor statistic's share of this step has too much of in log-density, relative to its centre,
+            averaged over the particles; zero for statistics that are no expansions.
+        shift: by how many posterior standard deviations the same moves each unconstrained coordinate of theta: its
+            covariance with the coordinate over the particles, over the coordinate's standard deviation.
+        roughness: the noise in log-density that can be told from the log-likelihoods at the nodes of a node filter;
+            zero for filters without nodes.
+        num_parents: how many particles of the generation before have a descendant in this one.
+        num_founders: how many particles of generation `founded` have a descendant in this one.
+        founded: the generation that founders are counted in. When one is left, counting starts anew from there.
+        lineage: the founders of the last generation's particles.
+    """
+
+    pit: Float[Array, "T *y"]
+    y: Summary
+    edge: Float[Array, "T P"]
+    remainder: Float[Array, " T"]
+    shift: Float[Array, "T P"]
+    roughness: Float[Array, " T"]
+    num_parents: Int[Array, " T"]
+    num_founders: Int[Array, " T"]
+    founded: Int[Array, " T"]
+    lineage: Lineage
+
+
+def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
+    """Mean, sd and quantiles of every leaf of a pytree of particles."""
+    return apart(side_by_side(particles, log_weights, levels), particles)
+
+
+def side_by_side(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
+    """Mean, sd and quantiles of all numbers of a particle in one array each, for `apart`: one program for all."""
+    rows = [as_rows(leaf).astype(log_weights.dtype) for leaf in jax.tree.leaves(particles)]
+    joined = jnp.concatenate(rows) if rows else jnp.zeros((0, *log_weights.shape), log_weights.dtype)
+    of_levels = row_quantiles(joined, log_weights, jnp.asarray(levels, joined.dtype))
+    return Summary(*row_moments(joined, log_weights), of_levels)
+
+
+def apart(joined: Summary, particles: Any, num_axes: int = 0) -> Summary:
+    """A summary like the particles, from one of all their numbers side by side after so many other axes."""
+    leaves, tree = jax.tree.flatten(particles)
+    ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
+
+    def like_particles(found):
+        before, after = found.shape[:num_axes], found.shape[num_axes + 1 :]
+        parts = zip(jnp.split(found, ends, axis=num_axes) if leaves else (), leaves, strict=True)
+        return jax.tree.unflatten(tree, [part.reshape(before + leaf.shape[1:] + after) for part, leaf in parts])
+
+    mean, sd, quantiles = map(like_particles, joined)
+    return Summary(mean, sd, jax.tree.map(_of_counts, quantiles, particles))
+
+
+def _of_counts(quantiles: Array, leaf: Array) -> Array:
+    """Quantiles of whole numbers, which are whole: `row_quantiles` finds them to within 2^-24 of their range."""
+    return jnp.round(quantiles) if jnp.issubdtype(leaf.dtype, jnp.integer) else quantiles
+
+
+def summaries(state: FilterState, levels: tuple[float, ...]) -> tuple[Summary, Summary]:
+    """Those of theta and of x."""
+    return theta_and_x(side_by_side((state.theta, state.x), state.log_weights, levels), state)
+
+
+def theta_and_x(joined: Summary, state: FilterState, num_axes: int = 0) -> tuple[Summary, Summary]:
+    """The summaries of theta and of x from that of both, as `record` makes it."""
+    both = apart(joined, (state.theta, state.x), num_axes)
+    return Summary(*(part[0] for part in both)), Summary(*(part[1] for part in both))
+
+
+def log_scores(results: Any) -> np.ndarray:
+    """One-step log scores log p(y_t | y_1:t-1); NaN where they cannot be told.
+
+    These are steps after one of no evidence, and the first of a run that went on from a state.
+    """
+    before = 0.0 if times(results)[0] == 1 else np.nan
+    with np.errstate(invalid="ignore"):
+        return np.diff(np.asarray(results.log_evidence, float), prepend=before)
+
+
+def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
+    """One step's row of `Results`, theta and x side by side: `theta_and_x` takes them apart, once for all steps."""
+    return {
+        "theta_and_x": side_by_side((state.theta, state.x), state.log_weights, levels),
+        "log_evidence": state.log_evidence,
+        "ess": info.ess,
+        "resampled": info.resampled,
+        "acceptance": info.acceptance,
+        "num_bad_weights": info.num_bad_weights,
+        "num_bad_densities": info.num_bad_densities,
+        "collapsed": info.collapsed,
+        "history": History(state.x, state.theta, state.log_weights, info.ancestors) if history else None,
+    }
+
+
+def coordinate_names(results: Any) -> list[str]:
+    """A name for each unconstrained coordinate: the parameter's own, unless a constraint has taken some away."""
+    leaves = named_leaves(results.theta.mean, "theta")
+    names = [each for name, leaf in leaves for each in component_names(name, leaf.shape[results.ess.ndim :])]
+    num = len(names) if results.diagnostics is None else results.diagnostics.edge.shape[-1]
+    return names if len(names) == num else [f"coordinate {i}" for i in range(num)]
+
+
+def times(results: Any) -> Int[np.ndarray, " T"]:
+    """The time index of every row, 1 for the first observation ever seen: runs that went on go on counting."""
+    last = int(np.ravel(np.asarray(results.final.t))[0])
+    num = results.ess.shape[-1]
+    return np.arange(last - num + 1, last + 1)
