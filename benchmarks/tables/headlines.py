@@ -56,5 +56,6 @@ def race() -> str:
     times, num = [row["times ours"] for row in rows], len({row["contestant"] for row in rows})
     return (
         f"On two CPU cores, a step of the same bootstrap filter written in {num} other ways (NumPy, plain JAX, other "
-        f"libraries) takes {min(times):.1f} to {max(times):.0f} times as long. [How fast?](docs/speed.md) has the races.\n"
+        f"libraries) takes {min(times):.1f} to {max(times):.0f} times as long. [How fast?](docs/speed.md) has the "
+        "races.\n"
     )

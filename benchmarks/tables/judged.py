@@ -99,9 +99,9 @@ def smoothing() -> str:
     stored = json.loads((RESULTS / "accuracy_smoothing.json").read_text())
     here, size = stored["machine"], stored["settings"]
     lines = [
-        f"{size['paths']} paths for thetas of the default filter with {size['particles']} particles; so many paths alone "
-        f"make z rms {size['paths'] ** -0.5:.2f}. {size['series']} series of {size['steps']} observations, exact states "
-        "by Kalman's smoother and by quadrature, with theta integrated out "
+        f"{size['paths']} paths for thetas of the default filter with {size['particles']} particles; so many paths "
+        f"alone make z rms {size['paths'] ** -0.5:.2f}. {size['series']} series of {size['steps']} observations, exact "
+        "states by Kalman's smoother and by quadrature, with theta integrated out "
         f"({here['device']}, jax {here['jax']}; `smoothing`).",
         "",
         "| model | states | z rms | z max | sdr | renewed | seconds |",
@@ -198,9 +198,9 @@ def calibration() -> str:
     inside, outside = (", ".join(r["method"] for r in rows if r["calibrated"] == flag) for flag in (True, False))
     low, high = size["band"]
     return (
-        f"Simulation-based calibration: {size['replicates']} parameters are drawn from the prior, a series is simulated "
-        f"from each, and the true parameter is ranked among {size['draws']} posterior draws ({size['model']}; T = "
-        f"{size['steps']}; `calibration`). If a method is right, ranks are uniform: each of ten bins then has {low} to "
-        f"{high} of them, in 99% of all histograms. Inside these bounds: {inside}. Outside: {outside}.\n"
-        "\n![Rank histograms of every method](benchmarks/results/calibration.png)\n"
+        f"Simulation-based calibration: {size['replicates']} parameters are drawn from the prior, a series is "
+        f"simulated from each, and the true parameter is ranked among {size['draws']} posterior draws "
+        f"({size['model']}; T = {size['steps']}; `calibration`). If a method is right, ranks are uniform: each of ten "
+        f"bins then has {low} to {high} of them, in 99% of all histograms. Inside these bounds: {inside}. Outside: "
+        f"{outside}.\n\n![Rank histograms of every method](benchmarks/results/calibration.png)\n"
     )

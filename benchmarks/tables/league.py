@@ -27,15 +27,16 @@ def league() -> str:
     collapsed = [f"{r['model']} ({r['budget']})" for r in rows if r["method"] == "smcx: SMC^2" and r["sdr"] < 1e-3]
     on_cores = [row for row in rows if timed_on_a_cpu(row)]
     lines = [
-        f"{size['series']} series a model. Seconds are of {where}; a star marks other machines. An empty cell: the method "
-        "does not fit the model, or was not run. Too slow: more than 120 s for a series. On the Cauchy model, methods "
-        "that take a proposal have one that allows for jumps. Sizes, z max, sdr, coverage and evidence are in "
+        f"{size['series']} series a model. Seconds are of {where}; a star marks other machines. An empty cell: the "
+        "method does not fit the model, or was not run. Too slow: more than 120 s for a series. On the Cauchy model, "
+        "methods that take a proposal have one that allows for jumps. Sizes, z max, sdr, coverage and evidence are in "
         "[league.json](benchmarks/results/league.json).",
         "",
         *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",
-        "smcx's SMC^2 runs its loops in Python. `quicken` in `benchmarks/accuracy/peer_methods.py` shortens its seconds "
-        "on the series of 1000, and keeps its numbers. In most series its parameters end as one value (sdr below 0.001) "
+        "smcx's SMC^2 runs its loops in Python. `quicken` in `benchmarks/accuracy/peer_methods.py` shortens its "
+        "seconds on the series of 1000, and keeps its numbers. In most series its parameters end as one value (sdr "
+        "below 0.001) "
         f"on {', '.join(collapsed)}.",
         "",
         "Seconds that each method needs for z rms of at most 0.3, and of at most 0.1, at the cheapest of its three "

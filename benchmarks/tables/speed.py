@@ -91,7 +91,7 @@ def noise() -> str:
 
 def summaries() -> str:
     """What a step costs with and without quantiles, as Markdown."""
-    lines = ["| filter | machine | N | no quantiles | five quantiles | five, halving only |", "|---|---|---|---|---|---|"]
+    lines = ["| filter | machine | N | no quantiles | five | five, halving only |", "|---|---|---|---|---|---|"]
     for path in sorted(RESULTS.glob("speed_summaries*.json")):
         stored = json.loads(path.read_text())
         here = stored["machine"]
@@ -187,10 +187,11 @@ def generator() -> str:
         return f"{found[0]:.2f} to {found[-1]:.2f} times ({where}; [{path.name}](benchmarks/results/{path.name}))"
 
     return (
-        "Filters have their own random number generator (`epf_jax/core/random.py`: keyed hashes of a counter, behind the "
-        "functions of `jax.random`; your key may be of any kind). On a CPU they make normals from uniforms by a quantile "
-        "function (`epf_jax/core/elementary.py`). Tests compare both with their laws. Compared with `jax.random`, whole "
-        "filters (bootstrap and EPF, N = 1,000 to 100,000; `python -m benchmarks.speed.generator`) are faster: "
+        "Filters have their own random number generator (`epf_jax/core/random.py`: keyed hashes of a counter, behind "
+        "the functions of `jax.random`; your key may be of any kind). On a CPU they make normals from uniforms by a "
+        "quantile function (`epf_jax/core/elementary.py`). Tests compare both with their laws. Compared with "
+        "`jax.random`, whole filters (bootstrap and EPF, N = 1,000 to 100,000; `python -m "
+        "benchmarks.speed.generator`) are faster: "
         f"{gains('speed_generator_aarch64')}; {gains('speed_generator')}. On a GPU only the generator differs: "
         f"{gains('speed_generator_gpu')}.\n"
     )

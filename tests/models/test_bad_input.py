@@ -1108,7 +1108,7 @@ def test_oracles_refuse_models_and_grids_that_they_cannot_handle(message, call):
     ("y", "hint"),
     [
         ({"p": [1.0, 2.0]}, r"A dict of columns is a table: epf.from_table"),
-        ("data.csv", r"A file is read first, .*read_csv"),
+        ("data.csv", r"Read the file first: .*read_csv"),
         (epf.from_table({"p": [1.0, 2.0]}, ["p"]), r"Take y\[:, 0\], or of a table a column by its name"),
     ],
     ids=["dict", "path", "one column"],
