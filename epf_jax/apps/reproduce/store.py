@@ -1,8 +1,7 @@
-"""Results on disk: one file per piece of work, found again by the settings that made it.
+"""Results on disk: one file for each piece of work, found again by its settings.
 
-A file is written beside its final name and then renamed, so an interrupted run leaves whole files or none. Its name
-holds a fingerprint of the settings and of the library's code: other settings make other files, and nothing computed is
-ever overwritten by something else.
+A file is written under another name and then renamed, so that an interrupted run leaves whole files or none. The name
+holds a fingerprint of the settings and of the library's code, so that other settings make other files.
 """
 
 import hashlib
@@ -30,11 +29,11 @@ _PRESENTATION = (
 
 
 class Unit(NamedTuple):
-    """A piece of work: small enough to lose, large enough to keep.
+    """A piece of work whose results are kept.
 
     Attributes:
-        name: where it belongs, such as "sin-sir".
-        settings: everything that its numbers depend on, as JSON.
+        name: its name, such as "sin-sir".
+        settings: everything that its results depend on, as JSON.
         compute: `compute()`, a dict of arrays.
     """
 
@@ -44,14 +43,14 @@ class Unit(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a unit computed, and how: settings, machine, versions, seconds."""
+    """The results of a unit, with settings, machine, versions and seconds."""
 
     arrays: Arrays
     about: dict[str, Any]
 
 
 class StoreError(Exception):
-    """A folder that cannot be written, or a file that is not what its name says."""
+    """A folder that cannot be written, or a file with other contents than its name says."""
 
 
 class Store:
@@ -107,7 +106,7 @@ class Store:
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, or tell how to go on."""
+    """Write a file whole or not at all; an error says how to go on."""
     try:
         files.write_atomically(path, content)
     except OSError as error:
@@ -118,14 +117,14 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 
 
 def _platform() -> list[str]:
-    """What else numbers and seconds depend on."""
+    """The platform, on which results and seconds depend, too."""
     here = machine()
     return [here[name] for name in ("device", "jax", "numpyro")]
 
 
 @cache
 def code_fingerprint() -> str:
-    """A hash of the library's source, presentation apart: results of other code are other results."""
+    """A hash of the library's source, without presentation: other code makes other results."""
     root = pathlib.Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
