@@ -217,7 +217,7 @@ def test_a_parameter_that_nothing_reads_is_told_of_at_the_users_line():
         transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
-    with pytest.warns(UserWarning, match=r"reads theta\['s'\], whose prior is all") as told:
+    with pytest.warns(UserWarning, match=r"reads theta\['s'\], so its posterior") as told:
         epf.bootstrap_filter(model, 10)
     assert told[0].filename == __file__
 
