@@ -1,7 +1,7 @@
 """Results for other libraries: tables for pandas, labelled arrays for xarray, draws for ArviZ.
 
-Each library is imported when its function is called: `pip install 'epf_jax[export]'` brings all of them. Results of
-`epf.replicate` keep their runs: a column, a dimension, a chain.
+`pip install 'epf_jax[export]'` installs these libraries. They are imported when a function needs them. The runs of
+`epf.replicate` become a column, a dimension, or chains.
 """
 
 from typing import Any
@@ -25,9 +25,9 @@ def to_pandas(results: Results, series: Series | Panel | None = None, *, states:
     """A tidy `pandas.DataFrame`: a row for each time and parameter, with its mean, sd and quantiles.
 
     Args:
-        results: of any method, or of `epf.replicate`, whose runs are then counted in a column `run`.
-        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`; or what `epf.panel` gave,
-            whose names then stand in the column `run`, each series ending where it does, with its stamps.
+        results: results of any method, or of `epf.replicate`, whose runs get a column `run`.
+        series: the result of `epf.from_table`, whose time stamps become a column `time`; or of `epf.panel`, whose names
+            become the column `run`. Rows after the end of a series are left out.
         states: whether the components of the state get rows, too, as parameters named x, or x[0], x[1], ...
 
     Returns:
@@ -63,9 +63,9 @@ def forecast_to_pandas(forecast: Forecast, series: Series | None = None) -> Any:
     """A tidy `pandas.DataFrame`: a row for each step ahead and component of y and x, with its mean, sd and quantiles.
 
     Args:
-        forecast: what `epf.forecast` gave.
-        series: what `epf.from_table` gave, up to where the forecast begins: its time stamps, if it has two and more,
-            go on in a column `time`, and what is observed has the names of its columns, unless one is a state's.
+        forecast: the result of `epf.forecast`.
+        series: the result of `epf.from_table` for the data before the forecast. Its time stamps, if there are at least
+            two, go on in a column `time`, and observations get the names of its columns, unless a state has that name.
 
     Returns:
         Columns t, variable (y, or y[0], y[1], ..., and x likewise), mean, sd, and one for each quantile level.
@@ -87,8 +87,8 @@ def smoothed_to_pandas(smoothed: Smoothed, series: Series | None = None) -> Any:
     """A tidy `pandas.DataFrame`: a row for each time and component of x given all observations.
 
     Args:
-        smoothed: what `epf.smooth` gave.
-        series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
+        smoothed: the result of `epf.smooth`.
+        series: the result of `epf.from_table`, whose time stamps become a column `time`.
 
     Returns:
         Columns t, variable (x, or x[0], x[1], ...), mean, sd, and one for each quantile level.
@@ -100,7 +100,7 @@ def smoothed_to_pandas(smoothed: Smoothed, series: Series | None = None) -> Any:
 
 
 def _tidy(pandas: Any, along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) -> Any:
-    """One table below the other: a row for each time (and run) of every component that is summarised."""
+    """A row for each time (and run) of every summarised component."""
     num_rows = len(along["t"])
     names = [f"{100 * float(level):g}%" for level in np.asarray(levels)]
     tables = [pandas.DataFrame(columns=[*along, kind, "mean", "sd", *names])]
@@ -118,8 +118,8 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
     """An `xarray.Dataset` of everything over time, ready for `to_netcdf(path, engine="h5netcdf")`.
 
     Args:
-        results: of any method, or of `epf.replicate`, which adds the dimension `run`.
-        series: what `epf.from_table` gave, whose time stamps then are the coordinate `time` along `t`.
+        results: results of any method, or of `epf.replicate`, which adds the dimension `run`.
+        series: the result of `epf.from_table`, whose time stamps become the coordinate `time` along `t`.
 
     Returns:
         For every parameter, and for the state x, the variables `name_mean`, `name_sd` and `name_quantile`, over `t`
@@ -151,16 +151,15 @@ def to_xarray(results: Results, series: Series | None = None) -> Any:
 def to_arviz(results: Results, y: Any = None, *, seed: int = 0) -> Any:
     """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
 
-    Markov chains are given as they are, with the log-likelihood of each draw, of all observations together, as the
-    sample statistic `log_marginal_likelihood`. Every run of a filter is a chain of N draws, the particles picked by
-    their weights (systematically, so that each is there as often as its weight says, to within one) in random order.
-    They are no Markov chain: draws that share an ancestor are alike in ways that no autocorrelation shows, and ArviZ's
-    effective sample sizes flatter.
+    Markov chains are exported unchanged, with the log-likelihood of all observations for each draw as the sample
+    statistic `log_marginal_likelihood`. Each run of a filter becomes a chain of N draws: particles picked by their
+    weights (systematically) in random order. They are not a Markov chain: draws with a common ancestor are alike in
+    ways that no autocorrelation shows, so ArviZ's effective sample sizes are too large.
 
     Args:
-        results: of any method, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
+        results: results of any method, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
         y: the observations, for the group `observed_data`.
-        seed: of the picking.
+        seed: the seed for picking particles.
 
     Returns:
         An `InferenceData` with ArviZ below 1, an `xarray.DataTree` with ArviZ 1 and later, as that ArviZ expects.
@@ -207,12 +206,12 @@ def _draws(results: Results, seed: int) -> dict[str, np.ndarray]:
 
 
 def _times_seen(results: Results) -> np.ndarray:
-    """The time index of every observation: a filter's results have a row for each, those of chains one for all."""
+    """The time index of every observation: a filter's results have a row for each, chains one row for all."""
     return times(results) if results.chains is None else np.arange(1, int(results.final.t) + 1)
 
 
 def _for_arviz(groups: dict[str, Any]) -> Any:
-    """The groups as the ArviZ that is installed expects them."""
+    """The groups in the form that the installed ArviZ expects."""
     arviz, xarray = _library("arviz"), _library("xarray")
     if int(arviz.__version__.split(".")[0]) < 1:  # ArviZ 1 has a name InferenceData, too, for DataTree itself
         return arviz.InferenceData(**groups)
@@ -224,7 +223,7 @@ def _stamps_of_run(results: Results, series: Any) -> np.ndarray:
 
 
 def _stamps(num_seen: int, num_rows: int, series: Any) -> np.ndarray:
-    """Those of the last rows of all that were seen."""
+    """The stamps of the last rows among all observations."""
     if getattr(series, "times", None) is None:
         raise ValueError(
             f"series: expected what epf.from_table(table, ..., time='date') gave, with its time stamps, got {series!r}."
@@ -235,7 +234,7 @@ def _stamps(num_seen: int, num_rows: int, series: Any) -> np.ndarray:
 
 
 def _picks(rng: np.random.Generator, log_weights: np.ndarray) -> np.ndarray:
-    """N indices in random order, each as often as its weight says, to within one."""
+    """N indices in random order, each in proportion to its weight, to within one."""
     cumulative = np.cumsum(np.exp(log_weights - log_weights.max()))
     num = len(cumulative)
     at = (rng.random() + np.arange(num)) / num * cumulative[-1]
@@ -256,8 +255,8 @@ def _named_parts(theta: Any, x: Any, *, states: bool) -> list[tuple[str, Any]]:
         return named
     if any(name == _STATE for name, _ in named):
         raise ValueError(
-            f"results: a parameter is called {_STATE!r}, as the state is, and both would go by one name here. Give the "
-            "parameter another name in the model's prior."
+            f"results: a parameter is called {_STATE!r}, which is the name of the state here. Give the parameter "
+            "another name in the model's prior."
         )
     return [*named, (_STATE, x)]
 
