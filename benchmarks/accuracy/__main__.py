@@ -1,7 +1,7 @@
 """The accuracy tables of single filters, in turn: SIN, AR(1), evidence, STAR, vague priors, many parameters, proposals.
 
 The others take long, and are run by themselves: league, agreement, calibration and fit by many processes, duel and
-samplers on a machine that does nothing else, gradients, and reference with a folder of exact posteriors.
+samplers on a machine that does nothing else, and gradients.
 """
 
 import argparse

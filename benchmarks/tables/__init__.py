@@ -9,11 +9,9 @@ MARKS = "<!-- {0} table, written by python -m benchmarks.tables -->\n", "<!-- en
 PAGES = {
     "README.md": {
         "errors": headlines.errors,
-        "guide": league.guide,
-        "verdicts": headlines.verdicts,
-        "races": headlines.races,
-        "startup": speed.startup,
+        "race": headlines.race,
     },
+    "docs/which_filter.md": {"guide": league.guide},
     "docs/accuracy.md": {
         "accuracy": judged.accuracy,
         "samplers": judged.samplers,
@@ -23,12 +21,15 @@ PAGES = {
         "smoothing": judged.smoothing,
         "league": league.league,
         "duel": judged.duel,
+        "evidence": judged.evidence,
         "calibration": judged.calibration,
     },
     "docs/paper.md": {"claims": judged.claims},
     "docs/gradients.md": {"gradient": speed.gradient},
     "docs/speed.md": {
+        "startup": speed.startup,
         "speed": speed.speed,
+        "growth": speed.growth,
         "defaults": speed.defaults,
         "noise": speed.noise,
         "summaries": speed.summaries,

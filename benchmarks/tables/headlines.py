@@ -1,114 +1,61 @@
-"""The README's short tables, each of rows that a page of docs/ has in full."""
+"""The README's short table of errors and its sentence on speed; docs/ has them in full."""
 
 import json
 
 from benchmarks.report import RESULTS
 
-# what is shown of each file: the model in words, and the rows that are the model's; then a name for each filter
+# A file of results, the data in words, the rows to take from the file, and a name for each filter that is shown.
 ERRORS = (
     (
         "accuracy_sinusoid",
-        "the paper's sinusoid, 1000 observations",
+        "sinusoid, 1 parameter",
         {"precision": "float32"},
         {
-            "EPF default: Chebyshev, fully adapted": "`extended_parameter_filter`, 1000 particles",
-            "EPF literal: Taylor 7 at 0, bootstrap, multinomial, 1 MH": "the same to the paper's letter",
-            "Liu-West, N = 1000": "`liu_west_filter`, 1000 particles",
-            "SIR, theta in the state, N = 1000": "`bootstrap_filter` with theta in the state, 1000 particles",
+            "EPF default: Chebyshev, fully adapted": "EPF",
+            "EPF literal: Taylor 7 at 0, bootstrap, multinomial, 1 MH": "EPF exactly as in the paper",
+            "Liu-West, N = 1000": "Liu and West",
+            "SIR, theta in the state, N = 1000": "bootstrap filter, theta in the state",
         },
     ),
     (
         "accuracy_star",
-        "the paper's STAR, 2 parameters, 1000 observations",
+        "STAR, 2 parameters",
         {"precision": "float32"},
-        {
-            "EPF default: Chebyshev 24 x 24, fully adapted, N = 1000": "`extended_parameter_filter`, 1000 particles",
-        },
-    ),
-    (
-        "accuracy_vague",
-        "mean reversion, 3 parameters, the mean's prior sd 100, 100 observations",
-        {"unknown": "m, b, s", "prior sd": 100.0},
-        {
-            "EPF (default), 1000 particles": "`extended_parameter_filter`, 1000 particles",
-            "node filter (default)": "`node_filter`",
-        },
+        {"EPF default: Chebyshev 24 x 24, fully adapted, N = 1000": "EPF"},
     ),
     (
         "accuracy_many",
-        "AR(1) in noise, 4 parameters, 300 observations",
+        "AR(1) in noise, 4 parameters",
         {"model": "AR(1) in noise"},
         {
-            "EPF (default)": "`extended_parameter_filter`, 2000 particles",
-            "SMC^2 with Kalman inside, half the particles": "`smc2_filter(..., inner=epf.kalman(model))`, 1000 thetas",
+            "EPF (default)": "EPF",
+            "SMC^2 with Kalman inside, half the particles": "SMC² with Kalman filters inside",
         },
     ),
-    (
-        "accuracy_many",
-        "seasonal counts, 4 parameters, 300 observations",
-        {"model": "seasonal counts"},
-        {
-            "EPF (default)": "`extended_parameter_filter`, 2000 particles",
-        },
-    ),
+    ("accuracy_many", "seasonal counts, 4 parameters", {"model": "seasonal counts"}, {"EPF (default)": "EPF"}),
 )
 
 
 def errors() -> str:
-    """How far filters are from the exact posterior, the worst parameter of each, as Markdown."""
-    lines = ["| data | filter | z rms | z max | sdr |", "|---|---|---|---|---|"]
+    """How far filters are from the exact posterior, for the worst parameter of each, as Markdown."""
+    lines = ["| data | filter | error | largest | width |", "|---|---|---|---|---|"]
     for file, title, which, filters in ERRORS:
         stored = json.loads((RESULTS / f"{file}.json").read_text())["rows"]
         stored = [row for row in stored if all(row[key] == value for key, value in which.items())]
         for label, name in filters.items():
             row = max((row for row in stored if row["filter"] == label), key=lambda row: row["z rms"])
             lines.append(f"| {title} | {name} | {row['z rms']:.2f} | {row['z max']:.2f} | {row['sdr']:.2f} |")
-            title = ""
     return "\n".join(lines) + "\n"
 
 
-def verdicts() -> str:
-    """What of the paper's claims does not hold, or only with a condition, without the numbers, as Markdown."""
-    claims = json.loads((RESULTS / "reproduce_full.json").read_text())["claims"]
-    others = [claim for claim in claims if claim["verdict"] != "reproduces"]
-    lines = [
-        f"Of {len(claims)} claims {len(claims) - len(others)} reproduce. The others:",
-        "",
-        "| the paper says | verdict |",
-        "|---|---|",
-    ]
-    for claim in others:
-        cells = f"{claim['says']} ({claim['where']})", claim["verdict"]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def races() -> str:
-    """How many times as long as ours every contestant takes, from the least to the most over N, as Markdown."""
-    stored = [json.loads((RESULTS / f"{name}.json").read_text()) for name in ("particle_step", "particle_step_aarch64")]
-    gpu = json.loads((RESULTS / "gpu.json").read_text())
-    heads = [f"{file['machine']['processor']}, {file['machine']['cores']} cores" for file in stored]
-    lines = [
-        f"| race | contestant | {heads[0]} | {heads[1]} | {gpu['machine']['device']}, N = 1,000 | the same, "
-        "N = 1,000,000 |",
-        "|---|---|---|---|---|---|",
-    ]
-    shown = {
-        (r["work"], r["contestant"]): None for r in stored[0]["rows"] if "times ours" in r and r["times ours"] != 1.0
-    }
-    for work, contestant in shown:
-        cells = [_range(file["rows"], work, contestant) for file in stored]
-        cells += [_on_gpu(gpu["rows"], work, contestant.split()[0], n) for n in (1_000, 1_000_000)]
-        lines.append(f"| {work} | {contestant} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _range(rows: list[dict], work: str, contestant: str) -> str:
-    times = [r["times ours"] for r in rows if (r["work"], r.get("contestant")) == (work, contestant)]
-    return f"{min(times):.1f} to {max(times):.1f} x" if times else ""
-
-
-def _on_gpu(rows: list[dict], work: str, peer: str, n: int) -> str:
-    """A peer's time over that of our bootstrap filter; the GPU's races are in float32."""
-    took = {r["work"]: r["us a step"] for r in rows if "us a step" in r and (r["filters"], r["N"]) == (1, n)}
-    return f"{took[peer] / took['bootstrap']:.1f} x" if work == "bootstrap, float32" and peer in took else "not raced"
+def race() -> str:
+    """How many times as long as ours a step of other bootstrap filters takes, in one sentence."""
+    names = "particle_step", "particle_step_aarch64"
+    rows = [row for name in names for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]]
+    rows = [row for row in rows if row.get("work", "").startswith("bootstrap") and row.get("times ours", 1.0) != 1.0]
+    times, num = [row["times ours"] for row in rows], len({row["contestant"] for row in rows})
+    return (
+        f"On two CPU cores, a step of the same bootstrap filter written in {num} other ways (NumPy, plain JAX, other "
+        f"libraries) takes {min(times):.1f} to {max(times):.0f} times as long. [How fast?](docs/speed.md) has the "
+        "races.\n"
+    )

@@ -26,20 +26,16 @@ def vague() -> str:
     here, size, rows = stored["machine"], stored["settings"], stored["rows"]
     filters = list(dict.fromkeys(row["filter"] for row in rows))
     lines = [
-        "Vague priors: x_t = a + b x_{t-1} + N(0, s), y_t = x_t + N(0, 0.3), a ~ N(0, w), b ~ U(-1, 1), log s ~ "
-        "N(0, 1), or with the mean m that it reverts to, a = m (1 - b), m ~ N(0, w), nothing tuned; the default "
-        "statistic is `linear_means`, and `chebyshev` what another model would get "
-        f"({size['series']} data sets of {size['steps']} observations, exact posteriors by the Kalman filter on a "
-        f"grid; {here['processor']}{_elsewhere(size)}; `python -m benchmarks.accuracy.vague`, "
-        "[accuracy_vague.json](benchmarks/results/accuracy_vague.json)). z rms / z max / sdr of every unknown "
-        "parameter:",
+        f"The default statistic is `linear_means`; other models would get `chebyshev`. {size['series']} series of "
+        f"{size['steps']} observations, exact posteriors by Kalman filters on a grid ({here['processor']}"
+        f"{_elsewhere(size)}; `vague`). A cell has z rms / z max / sdr of the worst parameter.",
         "",
         "| unknown | w | " + " | ".join(filters) + " |",
         "|---|---|" + "---|" * len(filters),
     ]
     for unknown, width in dict.fromkeys((row["unknown"], row["prior sd"]) for row in rows):
         case = [row for row in rows if (row["unknown"], row["prior sd"]) == (unknown, width)]
-        lines.append(f"| {unknown} | {width:g} | " + " | ".join(_by_parameter(case, filters)) + " |")
+        lines.append(f"| {unknown} | {width:g} | " + " | ".join(_of_the_worst(case, filters)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -49,16 +45,13 @@ def _elsewhere(size: dict) -> str:
     return "" if machine is None else f"; all but the default's on {machine['processor']}, {machine['date']}"
 
 
-def _by_parameter(case: list[dict], filters: list[str]) -> list[str]:
-    """A cell for each filter: z rms / z max / sdr of every parameter."""
-    return [
-        "; ".join(
-            f"{r['parameter']} {r['z rms']:.2f} / {r['z max']:.2f} / {r['sdr']:.2f}"
-            for r in case
-            if r["filter"] == label
-        )
-        for label in filters
-    ]
+def _of_the_worst(case: list[dict], filters: list[str]) -> list[str]:
+    """A cell for each filter: z rms / z max / sdr of the parameter that it knows worst."""
+    cells = []
+    for label in filters:
+        row = max((row for row in case if row["filter"] == label), key=lambda row: row["z rms"], default=None)
+        cells.append("" if row is None else f"{row['z rms']:.2f} / {row['z max']:.2f} / {row['sdr']:.2f}")
+    return cells
 
 
 def many() -> str:
@@ -67,21 +60,19 @@ def many() -> str:
     here, size, rows = stored["machine"], stored["settings"], stored["rows"]
     filters, models = (list(dict.fromkeys(row[key] for row in rows)) for key in ("filter", "model"))
     lines = [
-        "Four parameters and more, everything unknown under priors as one would write them: the default filter "
-        f"(`linear_means` for the first three models, assumed densities for counts) with {size['particles']} "
-        f"particles, and what else goes with any model ({size['series']} data sets of {size['steps']} observations, "
-        "exact posteriors by "
-        f"importance sampling, each worth {size['least draws']:.0f} draws or more; {here['processor']}; `python -m "
-        "benchmarks.accuracy.many`, [accuracy_many.json](benchmarks/results/accuracy_many.json)), so that z itself is "
-        f"known to {size['least draws'] ** -0.5:.2f} at the worst. SMC^2 with Kalman's filter inside is for models "
-        "that are linear and Gaussian in x, and it remembers the series. z rms / z max / sdr:",
+        f"All parameters are unknown under ordinary priors. The default filter has {size['particles']} particles. Its "
+        "statistic is `linear_means` for the first three models, `assumed_density` for the counts. "
+        f"{size['series']} series of {size['steps']} observations, exact posteriors by importance sampling with an "
+        f"error of at most {size['least draws'] ** -0.5:.2f} ({here['processor']}; `many`). SMC^2 with Kalman filters "
+        "inside serves models that are linear and Gaussian in x, and remembers the series. A cell has z rms / z max / "
+        "sdr of the worst parameter.",
         "",
         "| model | " + " | ".join(filters) + " |",
         "|---|" + "---|" * len(filters),
     ]
     for name in models:
         case = [row for row in rows if row["model"] == name]
-        lines.append(f"| {name} | " + " | ".join(_by_parameter(case, filters)) + " |")
+        lines.append(f"| {name} | " + " | ".join(_of_the_worst(case, filters)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -91,12 +82,8 @@ def proposals() -> str:
     stored = json.loads(path.read_text())
     here, size = stored["machine"], stored["settings"]
     lines = [
-        "Proposals: the default filter on three models whose state is Gaussian and whose observations are not, with "
-        "x_t drawn from the transition, or near the mode of what y_t says of it "
-        f"({size['series']} data sets of {size['steps']} observations, exact posteriors by quadrature; microseconds by "
-        f"turns on {here['processor']}, {here['cores']} cores; `python -m benchmarks.accuracy.proposals`, "
-        f"[{path.name}](benchmarks/results/{path.name})). "
-        "Of a volatility one observation says little, and there is nothing to gain, but time to lose:",
+        f"{size['series']} series of {size['steps']} observations, exact posteriors by quadrature "
+        f"({here['processor']}, {here['cores']} cores; `proposals`).",
         "",
         "| model | proposal, particles | z rms | z max | sdr | µs a step |",
         "|---|---|---|---|---|---|",
@@ -112,15 +99,10 @@ def smoothing() -> str:
     stored = json.loads((RESULTS / "accuracy_smoothing.json").read_text())
     here, size = stored["machine"], stored["settings"]
     lines = [
-        f"`epf.smooth` with its defaults, but for the proposal: {size['paths']} paths for thetas of the "
-        f"default filter with {size['particles']} particles ({size['series']} data sets of {size['steps']} "
-        "observations; exact states by Kalman's smoother and by quadrature, theta integrated out; "
-        f"{here['device']}, jax {here['jax']}; `python -m benchmarks.accuracy.smoothing`, "
-        "[accuracy_smoothing.json](benchmarks/results/accuracy_smoothing.json)). z is that of a state's mean, over all "
-        f"t: so many paths alone make its rms {size['paths'] ** -0.5:.2f}. *Renewed* is the least share, over t and "
-        "data sets, of the paths that sweeps drew anew; seconds are those of a series, the median. Where the level "
-        "behind Student noise is unknown, what is seen is its sum with the state: the filter's error of theta "
-        "(*Proposals*, above) is in the states, too:",
+        f"{size['paths']} paths for thetas of the default filter with {size['particles']} particles; so many paths "
+        f"alone make z rms {size['paths'] ** -0.5:.2f}. {size['series']} series of {size['steps']} observations, exact "
+        "states by Kalman's smoother and by quadrature, with theta integrated out "
+        f"({here['device']}, jax {here['jax']}; `smoothing`).",
         "",
         "| model | states | z rms | z max | sdr | renewed | seconds |",
         "|---|---|---|---|---|---|---|",
@@ -135,14 +117,24 @@ def smoothing() -> str:
 def claims() -> str:
     """The verdicts of the stored full reproduction as Markdown."""
     stored = json.loads((RESULTS / "reproduce_full.json").read_text())
-    size, here = stored["size"], stored["machine"]
-    ran = f"{size['num_series']} data sets per model, T = {size['num_steps']}; {here['device']}, jax {here['jax']}, "
-    ran += here["date"]
-    lines = [f"From `make full` ({ran}):", "", "| the paper says | verdict | measured |", "|---|---|---|"]
-    for claim in stored["claims"]:
-        cells = (f"{claim['says']} ({claim['where']})", claim["verdict"], claim["evidence"])
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    size, here, found = stored["size"], stored["machine"], stored["claims"]
+    whole, partly = (sum(c["verdict"].startswith(words) for c in found) for words in ("reproduces", "reproduces only"))
+    lines = [
+        f"Of {len(found)} claims, {whole - partly} reproduce, {partly} reproduce only under a condition, and "
+        f"{len(found) - whole} do not reproduce. (`make full`, {size['num_series']} data sets per model, T = "
+        f"{size['num_steps']}; {here['device']}, jax {here['jax']}, {here['date']}.)",
+        "",
+    ]
+    for claim in found:
+        verdict = claim["verdict"][0].upper() + claim["verdict"][1:]
+        lines.append(f"1. *{_escaped(claim['says'])}* ({claim['where']})<br>")
+        lines.append(f"   **{_escaped(verdict)}.** {_escaped(claim['evidence'])}")
     return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """The text with what Markdown would read as marks."""
+    return text.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
 
 
 def duel() -> str:
@@ -150,10 +142,9 @@ def duel() -> str:
     stored = json.loads((RESULTS / "accuracy_duel_aarch64.json").read_text())
     here, found = stored["machine"], [row for row in stored["rows"] if "met" in row]
     lines = [
-        f"By turns in one process, on one machine ({here['processor']}, {here['cores']} cores, jax {here['jax']}; "
-        "`python -m benchmarks.accuracy.duel`, [accuracy_duel_aarch64.json]"
-        "(benchmarks/results/accuracy_duel_aarch64.json)): the quickest of this library's own filters with a z rms of "
-        "at most 0.1, and the quickest of the others, here at more sizes than above, with at most 0.3:",
+        "Ours is the quickest method of this library with z rms of at most 0.1. The other is the quickest of all other "
+        "methods with at most 0.3, at more sizes than in the league. Both took turns in one process "
+        f"({here['processor']}, {here['cores']} cores, jax {here['jax']}; `duel`).",
         "",
         "| model | ours | z rms | seconds | best of the others | z rms | seconds |",
         "|---|---|---|---|---|---|---|",
@@ -171,11 +162,9 @@ def samplers() -> str:
     models = list(dict.fromkeys(row["model"] for row in rows))
     heads = " | ".join(f"{model}: accepted | z rms | sdr | seconds" for model in models)
     lines = [
-        f"The EPF (Chebyshev, {size['particles']} particles) with theta drawn by this library's samplers and by "
-        f"kernels of blackjax {size['blackjax']}: {size['series']} data sets of 1000 observations, seconds of a series "
-        f"by turns in one process ({here['processor']}, {here['cores']} cores, jax {here['jax']}; "
-        "`python -m benchmarks.accuracy.samplers`, [accuracy_samplers.json]"
-        "(benchmarks/results/accuracy_samplers.json)):",
+        f"The EPF with `chebyshev` and {size['particles']} particles, theta drawn by our samplers and by blackjax "
+        f"{size['blackjax']}. {size['series']} series of 1000 observations; seconds of one series "
+        f"({here['processor']}, {here['cores']} cores, jax {here['jax']}; `samplers`).",
         "",
         f"| sampler | {heads} |",
         "|---|" + "---|" * 4 * len(models),
@@ -190,6 +179,18 @@ def samplers() -> str:
     return "\n".join(lines) + "\n"
 
 
+def evidence() -> str:
+    """How far estimates of the evidence are from unbiased, as Markdown."""
+    stored = json.loads((RESULTS / "accuracy_evidence.json").read_text())
+    rows, size = stored["rows"], stored["settings"]
+    most = max(abs(row["in errors"]) for row in rows)
+    return (
+        "A particle filter's estimate of the evidence should be unbiased. For "
+        f"{len(rows)} combinations of filter, resampler and ESS threshold, the mean of estimate / exact evidence over "
+        f"{size['runs']} runs is within {most:.1f} standard errors of 1 (`evidence`).\n"
+    )
+
+
 def calibration() -> str:
     """The stored calibration as Markdown."""
     stored = json.loads((RESULTS / "accuracy_calibration.json").read_text())
@@ -197,8 +198,9 @@ def calibration() -> str:
     inside, outside = (", ".join(r["method"] for r in rows if r["calibrated"] == flag) for flag in (True, False))
     low, high = size["band"]
     return (
-        f"Simulation-based calibration ({size['model']}; {size['replicates']} parameters from the prior, T = "
-        f"{size['steps']}): the ranks of the true parameter among {size['draws']} draws stay in the band that 99% of "
-        f"uniform histograms keep to, {low} to {high} in every bin of ten, for {inside}; they leave it for {outside}.\n"
-        "\n![Rank histograms of every method](benchmarks/results/calibration.png)\n"
+        f"Simulation-based calibration: {size['replicates']} parameters are drawn from the prior, a series is "
+        f"simulated from each, and the true parameter is ranked among {size['draws']} posterior draws "
+        f"({size['model']}; T = {size['steps']}; `calibration`). If a method is right, ranks are uniform: each of ten "
+        f"bins then has {low} to {high} of them, in 99% of all histograms. Inside these bounds: {inside}. Outside: "
+        f"{outside}.\n\n![Rank histograms of every method](benchmarks/results/calibration.png)\n"
     )

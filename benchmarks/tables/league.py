@@ -7,12 +7,12 @@ from benchmarks.accuracy.tasks import timed_on_a_cpu
 from benchmarks.report import RESULTS
 
 KINDS = {
-    "sin": "one parameter, not linear; Gaussian noise, seen well",
-    "cauchy": "one parameter, jumps",
-    "star": "two parameters, not linear; Gaussian noise",
-    "ar1": "one parameter, linear; Gaussian noise",
-    "volatility": "three parameters, one of them a variance; seen through its own noise",
-    "cycle": "two parameters, a state of two dimensions of which one is seen",
+    "sin": "SIN: one parameter, nonlinear, precise data",
+    "cauchy": "Cauchy: one parameter, jumps",
+    "star": "STAR: two parameters, nonlinear, precise data",
+    "ar1": "AR(1) in noise: one parameter, linear",
+    "volatility": "stochastic volatility: three parameters",
+    "cycle": "cycle: two parameters, two states of which one is observed",
 }
 SHOWN = ("small", "large")  # budgets
 
@@ -24,29 +24,23 @@ def league() -> str:
     models = list(dict.fromkeys(row["model"] for row in stored["rows"]))
     machines = [row["on"] for row in rows]
     where = max(set(machines), key=machines.count)
-    blank = {row["skipped"] for row in stored["rows"] if "skipped" in row and row["budget"] in SHOWN}
-    failed = {row["failed"] for row in stored["rows"] if "failed" in row and row["budget"] in SHOWN}
-    slow = {text.removeprefix("TimeoutError: ") for text in failed if text.startswith("TimeoutError")}
     collapsed = [f"{r['model']} ({r['budget']})" for r in rows if r["method"] == "smcx: SMC^2" and r["sdr"] < 1e-3]
     on_cores = [row for row in rows if timed_on_a_cpu(row)]
     lines = [
-        f"z rms of the worst parameter over {size['series']} data sets, and in brackets the seconds of one series "
-        "on one core, at a small and a large budget (sizes, a tiny budget, z max, sdr, coverage and evidence are in "
-        "[benchmarks/results/league.json](benchmarks/results/league.json)). T = 1000, volatility and cycle 300; cycle "
-        f"has a two-dimensional state. Blank: {', or '.join(sorted(blank))}. Where a method fails, the file "
-        f"says how; too slow is {', or '.join(sorted(slow))}. On the Cauchy "
-        "model every method that takes one has a proposal that allows for jumps. "
-        f"Seconds are of {where}; those with a star, of other machines, which the file names; those of particles were "
-        "taken beside other work, and are too long. smcx's SMC^2 runs its loops in Python, an operation at a time; on "
-        "the series of 1000 (but AR(1), small) it had help from `quicken` in `benchmarks/accuracy/peer_methods.py`, "
-        "which shortens its seconds and leaves its numbers, and on a GPU sixteen series were run at a time. Its inner "
-        "filters draw from the transition alone, and do not grow in number; in most series its parameters end as one "
-        f"value (sdr below 0.001) on {', '.join(collapsed)}:",
+        f"{size['series']} series a model. Seconds are of {where}; a star marks other machines. An empty cell: the "
+        "method does not fit the model, or was not run. Too slow: more than 120 s for a series. On the Cauchy model, "
+        "methods that take a proposal have one that allows for jumps. Sizes, z max, sdr, coverage and evidence are in "
+        "[league.json](benchmarks/results/league.json).",
         "",
         *_by_model(["method", "budget"], models, _league_rows(stored["rows"], where, SHOWN)),
         "",
-        "Seconds that each method needs for a z rms of at most 0.3, and of at most 0.1: the cheapest of its three "
-        "budgets that gets there:",
+        "smcx's SMC^2 runs its loops in Python. `quicken` in `benchmarks/accuracy/peer_methods.py` shortens its "
+        "seconds on the series of 1000, and keeps its numbers. In most series its parameters end as one value (sdr "
+        "below 0.001) "
+        f"on {', '.join(collapsed)}.",
+        "",
+        "Seconds that each method needs for z rms of at most 0.3, and of at most 0.1, at the cheapest of its three "
+        "budgets:",
         "",
         *_by_model(["method"], models, _needed_rows(on_cores, where)),
         "",
@@ -58,16 +52,16 @@ def league() -> str:
 def guide() -> str:
     """What to take for a model like those of the league, as Markdown."""
     rows = [row for row in json.loads((RESULTS / "league.json").read_text())["rows"] if "z rms" in row]
-    lines = ["| a model like | z rms at most 0.3 | z rms at most 0.1 |", "|---|---|---|"]
+    lines = ["| a model like | error at most 0.3 | error at most 0.1 |", "|---|---|---|"]
     for model, kind in KINDS.items():
         found = [row for row in rows if row["model"] == model and timed_on_a_cpu(row) and _is_ours_and_online(row)]
         cells = []
         for most in (0.3, 0.1):
             reached = [row for row in found if row["z rms"] <= most]
             row = min(reached, key=lambda r: r["seconds"]) if reached else min(found, key=lambda r: r["z rms"])
-            missed = "" if reached else "none has it; "
+            missed = "" if reached else "none; the best is "
             cells.append(f"{missed}{row['method']}, size {row['size']}: {row['z rms']:.2f} in {row['seconds']:.2g} s")
-        lines.append(f"| {model}: {kind} | " + " | ".join(cells) + " |")
+        lines.append(f"| {kind} | {cells[0]} | {'the same' if cells[1] == cells[0] else cells[1]} |")
     return "\n".join(lines) + "\n"
 
 
@@ -125,14 +119,13 @@ def agreement() -> str:
     pairs = [r for r in rows if "between" in r]
     told = [f"{r['between']} {r['rms']:.2f} ({r['most']:.2f} at most)" for r in pairs]
     beyond = [r["between"] for r in pairs if not r["met in every series"]]
-    single = f" In single series these are further apart than {pairs[0]['bar']}: {'; '.join(beyond)}." if beyond else ""
+    single = f" In single series these differ by more than {pairs[0]['bar']}: {'; '.join(beyond)}." if beyond else ""
     sizes = ", ".join(f"{name} {row['size']}" for name, row in methods.items())
     off = {name: f"{row['z rms']:.2f}" for name, row in methods.items()}
     return (
-        "On volatility, the posterior means of three ways to the exact one lie apart by so many exact standard "
-        f"deviations (rms over the series, for the parameter where it is most): {', '.join(told)}.{single} From "
-        f"the exact mean, the node filter is {off['node filter']} away, SMC^2 {off['SMC^2']}, PMMH {off['PMMH']}; "
-        f"Storvik's filter {off['Storvik']}, and the default EPF, which takes the same statistic with fewer particles, "
-        f"{off['EPF (default)']}: their paths degenerate. (Sizes: {sizes}; the node filter with {nodes} nodes; "
-        "[accuracy_agreement.json](benchmarks/results/accuracy_agreement.json).)"
+        "On volatility, three methods at large sizes check each other. Their posterior means differ by so many exact "
+        f"standard deviations (rms over the series, worst parameter): {', '.join(told)}.{single} "
+        f"From the exact mean, the node filter is {off['node filter']} away, SMC^2 {off['SMC^2']}, PMMH {off['PMMH']}, "
+        f"Storvik's filter {off['Storvik']}, and the default EPF {off['EPF (default)']}: the last two lose old paths. "
+        f"(Sizes: {sizes}; {nodes} nodes; [accuracy_agreement.json](benchmarks/results/accuracy_agreement.json).)"
     )

@@ -17,8 +17,7 @@ def _races(path: pathlib.Path) -> list[str]:
     rows, here = [row for row in stored["rows"] if "N" in row], stored["machine"]
     sizes = sorted({row["N"] for row in rows})
     lines = [
-        f"On a CPU ({here['processor']}, {here['cores']} cores, jax {here['jax']}, {here['date']}; times as multiples "
-        "of ours, ours in ns a particle-step):",
+        f"On a CPU ({here['processor']}, {here['cores']} cores, jax {here['jax']}, {here['date']}):",
         "",
         "| race | contestant | " + " | ".join(f"N = {n:,}" for n in sizes) + " |",
         "|---" * (2 + len(sizes)) + "|",
@@ -47,9 +46,22 @@ def _gpu() -> list[str]:
     return lines
 
 
+def growth() -> str:
+    """How the time of a step grows with the series, and that of many filters with the devices, as Markdown."""
+    stored = json.loads((RESULTS / "cost_per_step.json").read_text())
+    size, ratios = stored["settings"], [row["ratio"] for row in stored["rows"]]
+    cores = json.loads((RESULTS / "speed_cores.json").read_text())
+    gain = max(row["times one core"] for row in cores["rows"])
+    return (
+        f"A step of {len(ratios)} filters takes {min(ratios):.2f} to {max(ratios):.2f} times as long at T = "
+        f"{size['long']:,} as at T = {size['short']:,}. `epf.replicate` on {cores['settings']['cores']} CPU devices is "
+        f"{gain:.1f} times as fast as on one core.\n"
+    )
+
+
 def defaults() -> str:
     """What a step of the filter that is chosen for a model costs, as Markdown."""
-    lines = ["| model | statistic | machine | N | a step | by XLA alone | the call that compiles, less its steps |"]
+    lines = ["| model | statistic | machine | N | a step | without kernels | first call |"]
     lines += ["|---" * 7 + "|"]
     for path in sorted(RESULTS.glob("speed_defaults*.json")):
         stored = json.loads(path.read_text())
@@ -79,7 +91,7 @@ def noise() -> str:
 
 def summaries() -> str:
     """What a step costs with and without quantiles, as Markdown."""
-    lines = ["| filter | machine | N | no quantiles | five | five by halving alone |", "|---|---|---|---|---|---|"]
+    lines = ["| filter | machine | N | no quantiles | five | five, halving only |", "|---|---|---|---|---|---|"]
     for path in sorted(RESULTS.glob("speed_summaries*.json")):
         stored = json.loads(path.read_text())
         here = stored["machine"]
@@ -95,11 +107,12 @@ def gradient() -> str:
     stored = json.loads((RESULTS / "accuracy_gradients.json").read_text())
     size = stored["settings"]
     lines = [
-        f"Gradients of log Z against Kalman's (linear AR(1), T = {size['steps']}, N = {size['particles']}; "
-        f"{size['runs']} runs, of transport {size['runs of transport']}; q and r are the noise scales; in brackets the "
-        "distance in standard errors):",
+        f"Gradients of the evidence compared with Kalman's (linear AR(1), T = {size['steps']}, N = "
+        f"{size['particles']}, {size['runs']} runs, {size['runs of transport']} for transport). q and r are the noise "
+        "scales. Brackets hold the distance from the exact gradient in standard errors. The last column is the noise "
+        "of one estimate.",
         "",
-        "| filter | gradient | of | exact | E[grad Z] / E[Z] | mean of grad log Z | sd of one |",
+        "| filter | gradient | of | exact | E[grad Z] / E[Z] | mean of grad log Z | sd |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in stored["rows"]:
@@ -116,10 +129,9 @@ def _fits() -> list[str]:
     stored = json.loads((RESULTS / "accuracy_fit.json").read_text())
     size = stored["settings"]["sin"]
     lines = [
-        f"`epf.fit` on SIN with both noise scales unknown ({size['series']} series, T = {size['steps']}, by "
-        f"`node_filter` with {size['nodes']} nodes of {size['particles at each']} particles), beside the exact "
-        f"maximum of the evidence. Each started at noise {size['start']['noise']:g} and sensor "
-        f"{size['start']['sensor']:g}:",
+        f"`epf.fit` on SIN with both noise scales unknown, beside the exact maximum of the evidence ({size['series']} "
+        f"series, T = {size['steps']}, `node_filter` with {size['nodes']} nodes of {size['particles at each']} "
+        f"particles; start: noise {size['start']['noise']:g}, sensor {size['start']['sensor']:g}):",
         "",
         "| estimate | of | truth | median | largest error | within 10% of the truth |",
         "|---|---|---|---|---|---|",
@@ -175,32 +187,22 @@ def generator() -> str:
         return f"{found[0]:.2f} to {found[-1]:.2f} times ({where}; [{path.name}](benchmarks/results/{path.name}))"
 
     return (
-        "Filters draw from a generator of their own (`epf_jax/core/random.py`: keyed hashes of a counter, behind "
-        "`jax.random`'s functions; your key may be of any kind), and on a CPU make normals of uniforms by a quantile "
-        "in plain arithmetic (`epf_jax/core/elementary.py`), both tested against their laws "
-        "(`tests/core/test_random.py`). What the two give over `jax.random`'s own, end to end "
-        "(`python -m benchmarks.speed.generator`), bootstrap and "
-        f"EPF, N = 1,000 to 100,000: {gains('speed_generator_aarch64')}; "
-        f"{gains('speed_generator')}. On a GPU, where only the generator differs, {gains('speed_generator_gpu')}; it "
-        "is kept there so that all devices draw the same words.\n"
+        "Filters have their own random number generator (`epf_jax/core/random.py`: keyed hashes of a counter, behind "
+        "the functions of `jax.random`; your key may be of any kind). On a CPU they make normals from uniforms by a "
+        "quantile function (`epf_jax/core/elementary.py`). Tests compare both with their laws. Compared with "
+        "`jax.random`, whole filters (bootstrap and EPF, N = 1,000 to 100,000; `python -m "
+        "benchmarks.speed.generator`) are faster: "
+        f"{gains('speed_generator_aarch64')}; {gains('speed_generator')}. On a GPU only the generator differs: "
+        f"{gains('speed_generator_gpu')}.\n"
     )
 
 
 def startup() -> str:
     """How long the first result of the quickstart takes, as Markdown."""
-    told = []
+    lines = ["| machine | import | first result | with a cache |", "|---|---|---|---|"]
     for path in sorted(RESULTS.glob("speed_startup*.json")):
-        name, stored = path.name, json.loads(path.read_text())
-        seconds, here = {row["what"]: row["seconds"] for row in stored["rows"]}, stored["machine"]
-        where = f"{here['cores']} cores, {here['processor']}" if here["device"] == "cpu" else here["device"]
-        told.append(
-            f"{seconds['build, trace and compile']:.1f} s after the import, which takes {seconds['import']:.1f} s, and "
-            f"{seconds['the same, cached']:.2f} s with programs kept ({where}; "
-            f"[{name}](benchmarks/results/{name}))"
-        )
-    return (
-        f"- The first call compiles for seconds: the quickstart has its first result {'; '.join(told)}. "
-        "`epf.cache_compiled_programs()` at the top of a script keeps programs between processes. The programs of "
-        "`epf.run` are found again by the source of the model's functions and of all that they read; what cannot be "
-        "known by reading, such as a file that a model opens, is compiled by jax's own rules.\n"
-    )
+        stored = json.loads(path.read_text())
+        seconds = {row["what"]: row["seconds"] for row in stored["rows"]}
+        times = (seconds[what] for what in ("import", "build, trace and compile", "the same, cached"))
+        lines.append(f"| {_name_of(stored['machine'])} | " + " | ".join(f"{time:.1f} s" for time in times) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,1 +1,1 @@
-"""What a shell runs: the command `epf`, the demo, the reproduction of the paper, report pages."""
+"""Programs for the shell: the command `epf`, the demo, the reproduction of the paper, report pages."""

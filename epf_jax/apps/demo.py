@@ -1,4 +1,4 @@
-"""`python -m epf_jax.apps.demo`: learn theta of the paper's sinusoid, and draw the posterior beside the exact one."""
+"""`python -m epf_jax.apps.demo`: learns theta of the paper's sinusoid and draws it beside the exact posterior."""
 
 import argparse
 import pathlib
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _exact(model, y):
-    """The exact posterior at every t: nodes 8 standard deviations of y's noise around each observation."""
+    """The exact posterior at every t, with nodes within 8 noise standard deviations of each observation."""
     print("Exact posterior by quadrature ...", flush=True)
     nodes = epf.exact.nodes_around(y, half_width=0.8, num_nodes=25)
     return epf.exact.quadrature(model, y, {"theta": jnp.linspace(-1.0, 1.2, 111)}, nodes)

@@ -1,4 +1,4 @@
-"""Pages that need nothing else to be read: figures, tables and words as one HTML file, in one look."""
+"""Report pages: figures, tables and text in one self-contained HTML file."""
 
 import base64
 import html
@@ -41,7 +41,7 @@ nav { display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; }
 
 
 class Figure(NamedTuple):
-    """A picture: its file's name, what to see in it, and how it is drawn."""
+    """A picture: the name of its file, its caption, and the function that draws it."""
 
     name: str
     caption: str
@@ -57,7 +57,7 @@ class Table(NamedTuple):
 
 
 def page_of(title: str, parts: list[str]) -> str:
-    """The page with its parts, each HTML, below each other."""
+    """The page with its parts, pieces of HTML, below each other."""
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
@@ -68,7 +68,7 @@ def page_of(title: str, parts: list[str]) -> str:
 
 
 def picture_of(figure: Figure) -> tuple[str, bytes]:
-    """The figure as HTML that holds the picture itself, and the picture as a PNG file's content."""
+    """The figure as HTML with the picture inside, and the picture as PNG bytes."""
     import matplotlib.pyplot as plt
 
     drawn = figure.draw()
@@ -81,7 +81,7 @@ def picture_of(figure: Figure) -> tuple[str, bytes]:
 
 
 def table_of(table: Table) -> str:
-    """The table as HTML; nothing of a table without rows."""
+    """The table as HTML; empty without rows."""
     if not table.rows:
         return ""
     columns = list(dict.fromkeys(key for row in table.rows for key in row))
@@ -95,6 +95,6 @@ def table_of(table: Table) -> str:
 
 
 def text_of(value: Any) -> str:
-    """The value as text that is safe in HTML, what stands between backticks as code."""
+    """The value as text that is safe in HTML; text between backticks becomes code."""
     plain = html.escape(str(value)).replace("+-", "&plusmn;")
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", plain)

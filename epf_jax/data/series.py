@@ -1,9 +1,9 @@
-"""Tables as people have them (pandas, polars, pyarrow, NumPy, dicts of columns) made into what a filter takes.
+"""Tables (pandas, polars, pyarrow, NumPy, dicts of columns) turned into series and panels for filters.
 
     series = epf.from_table(table, columns=["high", "low"], time="date", unit="days", inputs=["volume"])
     results = epf.run(key, filter_, series)  # or series.y, inputs=series.inputs
 
-A model reads the inputs by their names: `u["dt"]`, the time since the observation before, and `u["volume"]`.
+A model reads inputs by name: `u["dt"]` is the time since the last observation, `u["volume"]` the column "volume".
 """
 
 import math
@@ -21,13 +21,13 @@ STEP = "dt"  # the input that a time column becomes
 
 
 class Series(NamedTuple):
-    """A table as a filter takes it.
+    """Observations and inputs of one series.
 
     Attributes:
         y: observations, time first, NaN where missing.
-        inputs: for `run(..., inputs=...)`: a dict of columns, the time steps as "dt"; None where none were asked for.
+        inputs: a dict of columns for `run(..., inputs=...)`, with time steps as "dt"; None without inputs.
         columns: the names of y's components.
-        times: the time column as it was, or None.
+        times: the time column, or None.
     """
 
     y: np.ndarray
@@ -47,18 +47,18 @@ class Series(NamedTuple):
         return None if self.inputs is None else {name: values[0] for name, values in self.inputs.items()}
 
     def stamps_ahead(self, num_steps: int, dt: Any = None) -> np.ndarray:
-        """The time stamps of steps to come, by their own time steps dt, else in steps as long as the median here.
+        """The time stamps of future steps: by their time steps dt, or else in steps as long as the median here.
 
-        A table of these steps, in which nothing is observed, has their stamps.
+        A table of future steps, without observations, has its own stamps.
         """
         if self.times is not None and not self.columns:
             if len(self.times) != num_steps:
                 raise ValueError(
-                    f"series: expected that which was filtered, or one of the {num_steps} steps to come, got {self!r}."
+                    f"series: expected the filtered series, or one of the {num_steps} future steps, got {self!r}."
                 )
             return axis_of(self.times)
         if self.times is None or len(self.times) < 2:
-            raise ValueError(f"series: expected one with the time stamps of two observations and more, got {self!r}.")
+            raise ValueError(f"series: expected a series with at least two time stamps, got {self!r}.")
         before = axis_of(self.times)
         apart = np.diff(before)
         if dt is None or self.inputs is None:
@@ -74,9 +74,8 @@ class Series(NamedTuple):
 class Panel(NamedTuple):
     """Several series of unequal length, for `replicate`.
 
-    The shorter ones are padded at their end with NaN, which are missing observations: they have probability one
-    whatever theta is, so that neither theta's posterior nor the evidence learns from them. Results are read where each
-    series ends, `panel.last(results.theta.mean)`: later rows add nothing but rounding and theta's further moves.
+    Shorter series are padded at the end with NaN. These missing observations change neither theta's posterior nor the
+    evidence. Read results where each series ends: `panel.last(results.theta.mean)`.
 
     Attributes:
         y: one series for each name, of shape (B, T, ...).
@@ -84,7 +83,7 @@ class Panel(NamedTuple):
         lengths: the number of observations of each.
         names: of the series.
         columns: the names of y's components.
-        times: the time stamps of each series, where all have them; or None.
+        times: the time stamps of each series if all have them, or None.
     """
 
     y: np.ndarray
@@ -108,9 +107,9 @@ class Panel(NamedTuple):
         return None if self.inputs is None else {name: values[0, 0] for name, values in self.inputs.items()}
 
     def last(self, values: Any) -> Any:
-        """What `replicate` found (any pytree of arrays of shape (B, T, ...)) at the last observation of each series.
+        """The values at the last observation of each series, of any pytree of arrays of shape (B, T, ...).
 
-        Not of the final states, which are those after as many steps as the longest series has.
+        Does not apply to `results.final`: its states are those after as many steps as the longest series has.
         """
 
         def pick(leaf):
@@ -138,18 +137,18 @@ def from_table(
     Args:
         table: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or an array of shape (T, d), whose
             columns are called "0", "1", ...
-        columns: what is observed: one name for a model that observes a number, a list for one that observes a vector;
-            by default every column that is neither time nor input. Where there is none, as in a table of what is known
-            of steps to come, every observation is missing: `epf.forecast(..., inputs=series)` takes such.
-        time: the column of time stamps, or the name of a pandas index, which must increase: numbers, dates, or ISO 8601
-            text. It becomes the input "dt", the time since the observation before.
-        unit: of "dt" where the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
-        start: the time of the initial state, before the first stamp; by default the first "dt" is the second's. Of a
-            table that goes on where another ended it is that one's last stamp, `start=series.times[-1]`, and must be
-            given where nothing is observed.
+        columns: the observed columns: one name if the model observes a number, a list if it observes a vector; by
+            default every column that is neither time nor input. Without any, all observations are missing, as in a
+            table of future steps for `epf.forecast(..., inputs=series)`.
+        time: the column of time stamps, or the name of a pandas index: increasing numbers, dates, or ISO 8601 text. It
+            becomes the input "dt", the time since the last observation.
+        unit: the unit of "dt" if the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
+        start: the time of the initial state, before the first stamp. By default the first "dt" equals the second. If
+            the table continues another, give that one's last stamp, `start=series.times[-1]`. Required if nothing is
+            observed.
         inputs: further columns that the model reads as `u[name]`; none of their values may be missing.
 
-    A missing value of y is NaN, None, an empty text or NA. Text that is no number is refused, with its row.
+    A missing value of y is NaN, None, an empty text or NA. Other text raises an error that names its row.
     """
     return series_of(columns_of(_with_index(table, time)), columns, time, unit, start, inputs, _row, ahead=True)
 
@@ -159,7 +158,7 @@ def _row(i: int) -> str:
 
 
 def _with_index(table: Any, time: str | None) -> Any:
-    """A table of pandas whose index is the time, which is then a column, too; any other as it is."""
+    """The table; if it is a pandas table whose index is the time, the index becomes a column."""
     named = time is not None and getattr(getattr(table, "index", None), "name", None) == time
     return table.reset_index() if named and hasattr(table, "columns") and time not in table.columns else table
 
@@ -176,10 +175,10 @@ def series_of(
     *,
     ahead: bool = False,
 ) -> Series:
-    """`from_table` of columns by name.
+    """`from_table` for a dict of columns.
 
-    `row(i)` is what messages call row i, `alone` the step before a single stamp; `ahead` says whether there need be no
-    observations, as of steps to come.
+    `row(i)` is the name of row i in messages. `alone` is the time step of a series with one stamp. `ahead` allows a
+    table without observations, such as one of future steps.
     """
     inputs, time = _names(inputs), None if time is None else str(time)
     taken = {*inputs, time}
@@ -193,14 +192,14 @@ def series_of(
     both = sorted({*chosen} & taken - {None})
     if both:
         raise ValueError(
-            f"inputs: {both[0]!r} is observed, and would be read as {'the time' if both[0] == time else 'an input'}, "
-            "too. Name every column once."
+            f"inputs: {both[0]!r} is observed, and also given as {'the time' if both[0] == time else 'an input'}. "
+            "Name every column once."
         )
     num_rows = len(next(iter(table.values()), ()))
     if not num_rows or not (chosen or (ahead and taken - {None})):
         raise ValueError(f"table: expected observations, got a table without {'rows' if chosen else 'columns'}.")
     if time is None and (unit is not None or start is not None):
-        raise ValueError("time: unit and start speak of a column of time stamps; name it, time='date'.")
+        raise ValueError("time: unit and start need a column of time stamps. Name it, time='date'.")
     y = np.stack([numbers_of(table[name], name, row) for name in chosen] or [np.full(num_rows, np.nan)], axis=-1)
     y = y[:, 0] if isinstance(columns, str | int) or (columns is None and len(chosen) < 2) else y
     rows = {name: complete(numbers_of(table[name], name, row), name, row) for name in inputs}
@@ -209,8 +208,8 @@ def series_of(
     stamps = plain(table[str(time)])
     if not chosen and start is None:
         raise ValueError(
-            "start: nothing is observed in this table, and its first step began before its first stamp: at the last "
-            "stamp of the data, start=series.times[-1], or at the time of x_0."
+            "start: a table without observations needs the time at which its first step begins. Give the last stamp of "
+            "the data, start=series.times[-1], or the time of x_0."
         )
     return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start, alone), **rows}, chosen, stamps)
 
@@ -225,26 +224,26 @@ def panel(
     start: Any = None,
     inputs: str | Sequence[str] = (),
 ) -> Panel:
-    """Several series, of unequal length perhaps, as one batch for `epf.replicate`.
+    """Several series, of equal or unequal length, as one batch for `epf.replicate`.
 
     Args:
         tables: a dict (or a list) of tables, arrays or `Series`; with `by`, one long table.
-        columns: as in `from_table`, and so are time, unit, start and inputs. Columns of the same names are those of
-            the first table, in whichever order; columns of other names are taken by their position.
+        columns: as in `from_table`. If later tables have the first table's names, columns are matched by name,
+            otherwise by position.
         by: the column that says which series a row belongs to.
-        time: the column of time stamps.
-        unit: of the time steps.
-        start: the time of every initial state; by default the first "dt" of a series is its second, and of a series
-            with a single row the usual one (the median) of the others.
-        inputs: further columns that the model reads.
+        time: as in `from_table`.
+        unit: as in `from_table`.
+        start: the time of every initial state. By default the first "dt" of a series equals its second; a series
+            with one row gets the median of the others.
+        inputs: as in `from_table`.
 
-    For example `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`, its inputs with it.
+    Example: `epf.replicate(jax.random.split(key, len(panel.names)), filter_, panel)`. The panel brings its inputs.
     """
     named = () if columns is None else _names(columns)
     if by is None and _is_one_table(tables, {*named, *_names(inputs), *(() if time is None else (time,))}):
         raise ValueError(
-            f"tables: this is one long table, of the columns {listed(tables)}. Say which of them tells its series "
-            "apart, by='shop', say."
+            f"tables: this is one long table with the columns {listed(tables)}. Name the column that tells its series "
+            "apart, such as by='shop'."
         )
     parts = _parts(tables if by is None else _with_index(tables, time), by)
     if not parts:
@@ -364,6 +363,6 @@ def inputs_of(series: Series) -> dict[str, np.ndarray]:
     """The inputs of a table, or an error where it has none."""
     if series.inputs is None:
         raise ValueError(
-            f"inputs: {series!r} has none. Name their columns, epf.from_table(..., time='date', inputs=['volume'])."
+            f"inputs: {series!r} has no inputs. Name columns, epf.from_table(..., time='date', inputs=['volume'])."
         )
     return series.inputs

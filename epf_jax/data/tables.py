@@ -1,4 +1,4 @@
-"""Tables of any make as columns by name, and columns as numbers: or the row and the value that is none."""
+"""Reads tables of any library as named columns, and columns as numbers. Errors name the row and the value."""
 
 import csv
 import math
@@ -24,7 +24,7 @@ def columns_of(table: Any) -> dict[str, Any]:
     """The columns of a table by name, each as it is."""
     if isinstance(table, str | pathlib.PurePath):
         raise TypeError(
-            f"table: expected a table, got the path {brief(str(table))}. A file is read first: "
+            f"table: expected a table, got the path {brief(str(table))}. Read the file first: "
             f"pandas.read_csv({brief(str(table))})."
         )
     if isinstance(table, Mapping):
@@ -34,7 +34,7 @@ def columns_of(table: Any) -> dict[str, Any]:
     elif is_table(table) and hasattr(table, "columns"):
         names = [str(name) for name in table.columns]
         if len(set(names)) < len(names):
-            raise ValueError(f"table: a column's name stands twice, in {listed(names)}. Rename one.")
+            raise ValueError(f"table: two columns have the same name, among {listed(names)}. Rename one.")
         columns = {str(name): table[name] for name in table.columns}
     elif getattr(getattr(table, "dtype", None), "names", None):  # NumPy's structured arrays
         columns = {name: table[name] for name in table.dtype.names}
@@ -82,7 +82,7 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
             f"{path}: line 1 should name the columns, and has numbers: {listed(names)}. Put a line of names above it."
         )
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: a column's name stands twice in line 1: {listed(names)}.")
+        raise ValueError(f"{path}: line 1 has the same column name twice: {listed(names)}. Rename one.")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             named = count_of(len(names), "name")
@@ -90,8 +90,8 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     inner = [line for line in blank if lines[0] < line < lines[-1]]
     if inner and len(names) == 1:
         raise ValueError(
-            f"{path}: line {inner[0]} is blank ({len(inner)} such), and in a table of one column that may be a missing "
-            "value, or nothing. Write nan for the one, and take out the other."
+            f"{path}: line {inner[0]} is blank ({len(inner)} such lines). In a table of one column, write nan for a "
+            "missing value, and delete lines that mean nothing."
         )
     return {name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, lambda i: f"line {lines[i + 1]}"
 

@@ -1,4 +1,4 @@
-"""Observations as lines of text, CSV or JSON: numbers, or the reason why a line holds none.
+"""Reads observations from lines of text, CSV or JSON. A line that cannot be read raises an error with the reason.
 
 A line is one observation:
 
@@ -7,8 +7,8 @@ A line is one observation:
     [1.5, null]                    a JSON list
     {"y": 1.5, "dt": 0.1}          a JSON object, whose `columns` and `inputs` are read by name
 
-The first line may be a CSV header: none of its cells is a number. A blank line is passed over. A missing value is an
-empty cell, NA, NaN, null or none. A line without a header may have its columns named by position, from 1.
+The first line may be a CSV header: none of its cells is a number. Blank lines are skipped. A missing value is an empty
+cell, NA, NaN, null or none. Without a header, columns are named by position, from 1.
 """
 
 import csv
@@ -27,20 +27,20 @@ LONGEST = 1 << 20  # bytes of a line; what never ends must not fill the memory
 
 
 class LineError(ValueError):
-    """A line that is no observation; the message is the reason."""
+    """A line that is not an observation; the message is the reason."""
 
 
 class HeaderError(LineError):
-    """A header that does not name what is wanted: no later line can be read either."""
+    """A header without the wanted columns, so that no later line can be read."""
 
 
 class Observation(NamedTuple):
-    """What a line holds.
+    """One observation.
 
     Attributes:
         y: the observation, in the model's shape, NaN where missing.
-        u: the inputs by name, or None where there are none.
-        sequence: its number in the sequence, if lines are numbered.
+        u: the inputs by name, or None without inputs.
+        sequence: the number of the line in the sequence, if lines are numbered.
     """
 
     y: np.ndarray
@@ -49,7 +49,7 @@ class Observation(NamedTuple):
 
 
 def as_number(value: Any) -> float:
-    """The value as a float, NaN if it is missing; a `ValueError` says why it is no number."""
+    """The value as a float, NaN if it is missing. Raises `ValueError` with the reason if it is not a number."""
     if value is None:
         return math.nan
     if isinstance(value, str):
@@ -93,12 +93,12 @@ class LineReader:
         """Expect observations of the model's shape.
 
         Args:
-            shape: of one observation.
-            columns: the names, or positions from 1, of its components; all that are no inputs by default.
-            inputs: those of the inputs.
-            sequence: that of the line's number.
+            shape: the shape of one observation.
+            columns: names, or positions from 1, of the observed columns; by default all that are not inputs.
+            inputs: names or positions of the input columns.
+            sequence: name or position of the column with the line's number.
             dtype: the precision of y.
-            header: as an earlier reader of the same stream left it.
+            header: the header that an earlier reader of the same stream found.
         """
         self.header = header
         self._shape, self._size, self._dtype = shape, math.prod(shape), dtype

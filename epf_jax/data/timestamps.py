@@ -1,4 +1,4 @@
-"""Time stamps as people write them, and the time between them as models read it."""
+"""Reads time stamps (numbers, dates, ISO 8601 text) and computes the time steps between them."""
 
 import datetime
 from collections.abc import Callable
@@ -22,30 +22,29 @@ class EarlyError(ValueError):
 def time_steps(
     stamps: Any, name: str, row: RowName, unit: str | None, start: Any, alone: float | None = None
 ) -> np.ndarray:
-    """The time before each observation, since the one before it; T numbers in the unit.
+    """The time from the last observation to each observation: T numbers in the unit.
 
     Args:
         stamps: one for each observation: numbers, dates, or ISO 8601 text such as 2024-01-31T12:00:00.
-        name: of their column.
-        row: `row(i)`, how a row is called in messages.
-        unit: of the differences of dates, one of `UNITS`; None for numbers, whose differences stay as they are.
+        name: the name of their column.
+        row: `row(i)` is the name of row i in messages.
+        unit: the unit of the time steps if stamps are dates, one of `UNITS`; None if stamps are numbers.
         start: the stamp of the initial state x_0; by default the first step is as long as the second.
-        alone: the first step where there is no second.
+        alone: the first step of a series with a single stamp.
     """
     values, dated = _values(list(stamps), name, row)
     if dated != (unit is not None):
         raise ValueError(
-            f"unit: the stamps in column {name!r} are dates, so say in which unit the model counts time, such as "
+            f"unit: the stamps in column {name!r} are dates. Give the unit in which the model counts time, such as "
             "unit='days'."
             if dated
-            else f"unit: column {name!r} holds numbers, whose differences are taken as they are; leave the unit out. "
-            "(If they are dates, write them as 2024-01-31.)"
+            else f"unit: column {name!r} holds numbers, which have no unit. Leave the unit out, or write dates as "
+            "2024-01-31."
         )
     if not dated and _look_like_days(values):
         raise ValueError(
-            f"time: column {name!r} holds whole numbers such as {int(values[0])}, which are days as one writes them, "
-            "and no numbers to take differences of. Write them as dates, 2024-01-31 (pandas.to_datetime(column, "
-            "format='%Y%m%d')), and say the unit."
+            f"time: column {name!r} holds whole numbers such as {int(values[0])}, which look like dates. Write them as "
+            "dates, 2024-01-31 (pandas.to_datetime(column, format='%Y%m%d')), and give the unit."
         )
     if unit is not None and unit not in UNITS:
         raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}.")
@@ -58,7 +57,7 @@ def time_steps(
 
 
 def usual_step(steps: np.ndarray) -> Any:
-    """The usual one of some time steps: their upper median, which is one of them."""
+    """The upper median of time steps, which is one of them."""
     return np.sort(steps)[len(steps) // 2]
 
 
@@ -77,13 +76,13 @@ def rounded_to(since: np.ndarray, eps: float) -> np.ndarray:
 
 
 def axis_of(stamps: Any) -> np.ndarray:
-    """The stamps as numbers, or as NumPy's dates, for a picture's axis or a table's column; of a zone, its own time."""
+    """The stamps as numbers or NumPy dates, for an axis or a column; stamps with a time zone in its local time."""
     values, dated = _values([_of_its_zone(stamp) for stamp in stamps], "time", lambda i: f"row {i}")
     return values.astype("datetime64[ns]") if dated else values
 
 
 def _of_its_zone(stamp: Any) -> Any:
-    """A stamp with its time zone as a clock there shows it."""
+    """A stamp with a time zone as local time."""
     if isinstance(stamp, str):
         try:
             as_number(stamp)
@@ -108,7 +107,7 @@ def _look_like_days(values: np.ndarray) -> bool:
 def _first_step(first: Any, steps: np.ndarray, name: str, scale: float, start: Any) -> float:
     if start is None:
         if not len(steps):
-            raise ValueError(f"start: one stamp in column {name!r} makes no step; give the time of x_0 as start.")
+            raise ValueError(f"start: column {name!r} has one stamp, so no time step. Give the time of x_0 as start.")
         return float(steps[0])
     (at,), _ = _values([start], "start", lambda i: "the time of x_0")
     first, kind = _value(first)
@@ -127,8 +126,8 @@ def _check_increasing(steps: np.ndarray, stamps: Any, name: str, row: RowName) -
     before, here = str(stamps[i - 1]), str(stamps[i])
     if steps[i - 1] == 0:
         raise ValueError(
-            f"time: column {name!r}, {row(i)}: the stamp {here} stands in the row before, too ({len(wrong)} such or "
-            "unsorted rows in all). Keep one row for each time, the mean of several, say."
+            f"time: column {name!r}, {row(i)}: the stamp {here} is that of the row before, too ({len(wrong)} such or "
+            "unsorted rows in all). Keep one row for each time, for example the mean of several."
         )
     raise ValueError(
         f"time: column {name!r}, {row(i)}: {here} comes before {before} of the row before. Sort the table by {name!r}."
@@ -183,7 +182,7 @@ def _value(stamp: Any) -> tuple[float | int, str]:
 
 def _within(nanoseconds: int) -> int:
     if abs(nanoseconds) >= 2**63:
-        raise ValueError("the date lies outside of the years 1678 to 2261, which nanoseconds since 1970 reach")
+        raise ValueError("the date lies outside of the years 1678 to 2261")
     return nanoseconds
 
 

@@ -1,4 +1,4 @@
-"""Oracles: the exact answers that filters are judged by."""
+"""Oracles: exact posteriors, with which filters are compared."""
 
 from epf_jax.exact.kalman_oracle import kalman, kalman_log_evidence, kalman_states
 from epf_jax.exact.known_path import known_path, path_log_likelihood

@@ -1,4 +1,4 @@
-"""The data of an oracle: a path or a series, checked against the model."""
+"""Checks and converts the path or the series that an oracle is given."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_ro
 
 
 def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:
-    """The series y as an array of T >= 1 observations, after a look at theta's structure."""
+    """The series y as an array of T >= 1 observations; checks theta's structure first."""
     check_is_model(model)
     model.parameters.to_vector(theta)  # checks the structure and the shapes
     y = _rows("y", y, "T", 1, model.shapes.y)
@@ -25,23 +25,23 @@ def as_observations(model: StateSpaceModel, theta: Theta, y: Any) -> Array:
 
 
 def as_path(model: StateSpaceModel, theta: Theta, x: Any) -> Array:
-    """The path x as an array of T+1 >= 2 states, after a look at theta's structure."""
+    """The path x as an array of T+1 >= 2 states; checks theta's structure first."""
     check_is_model(model)
     model.parameters.to_vector(theta)
     return as_states("x", model, _rows("x", x, "T+1", 2, model.shapes.x))
 
 
 def as_states(name: str, model: StateSpaceModel, states: Array) -> Array:
-    """States as the kind of number that the model draws: of whole ones, floating-point numbers are made whole."""
+    """States in the number type that the model draws; floats become whole numbers if the model's states are whole."""
     if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer) or jnp.issubdtype(states.dtype, jnp.integer):
         return states
     if not isinstance(states, jax.core.Tracer) and np.any(np.asarray(states) % 1 != 0):
-        raise ValueError(f"{name}: the model's states are whole numbers, and some of these are not.")
+        raise ValueError(f"{name}: the model's states are whole numbers, and some of these are not. Round them.")
     return states.astype(model.shapes.x.dtype)
 
 
 def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
-    """Tables of pandas, polars or pyarrow as what a compiled program takes, the rest as it is, after a look at y."""
+    """Tables of pandas, polars or pyarrow as arrays, the rest unchanged; checks y."""
     shape = None if model.shapes.y is None else model.shapes.y.shape
     y = table_array("y", y, shape) if is_table(y) else y
     if y is not None:
@@ -50,7 +50,7 @@ def as_arrays(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
 
 
 def _check_observed(model: StateSpaceModel, y: Array) -> None:
-    """Refuse what no density of the model's allows, where the numbers are known."""
+    """Raise for values outside of the model's support, if the numbers are known."""
     if not isinstance(y, jax.core.Tracer):
         check_values(np.asarray(y), model)
 

@@ -1,9 +1,9 @@
-r"""The Kalman filter's evidence of a linear-Gaussian model, and its smoother: exact, for any number of states.
+r"""The Kalman filter's evidence and smoother for linear-Gaussian models with any number of states.
 
 .. math:: x_t = A x_{t-1} + a + N(0, Q), \qquad y_t = H x_t + c + N(0, R)
 
-A, a, Q, H, c, R are read off the model at the given theta and input, and may vary with both. Missing components of y
-are skipped exactly.
+A, a, Q, H, c, R are taken from the model at the given theta and input, and may vary with both. Missing components of y
+are marginalised exactly.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def kalman_states(
 
 
 def _checked(model: StateSpaceModel, theta: Theta, y: Any, inputs: Any) -> tuple[Array, Any]:
-    """The series and the rows of its inputs, where the model is linear and Gaussian."""
+    """The series and the rows of its inputs; raises unless the model is linear and Gaussian."""
     y = as_observations(model, theta, y).astype(float)
     rows = input_rows(inputs, y.shape[0], model=model)
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))

@@ -1,4 +1,4 @@
-r"""The Gibbs density p(theta | x_0:t) of a known path, term by term: what a particle's statistic approximates.
+r"""The Gibbs density p(theta | x_0:t) of a known path, which a particle's statistic approximates.
 
 .. math:: \log p(\theta \mid x_{0:t}) = \log p(\theta) + \log p(x_0 \mid \theta)
           + \sum_{s \le t} \log p(x_s \mid x_{s-1}, \theta) \;[\, + \log p(y_s \mid x_s, \theta)\,] + c
@@ -56,7 +56,7 @@ def known_path(
         model: the model.
         x: the path, x_0 first.
         axes: for each parameter, the increasing values of its grid: {"theta": jnp.linspace(-1.2, 1.2, 481)}.
-        y: the observations, where theta enters their distribution.
+        y: the observations, if theta enters their distribution.
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """

@@ -1,16 +1,16 @@
-r"""States of a model that is linear and Gaussian in x, given theta and all observations: their exact law, and draws.
+r"""The states of a linear-Gaussian model given theta and all observations: exact moments and exact draws.
 
 .. math:: x_t = A x_{t-1} + a + N(0, Q), \qquad y_t = H x_t + c + N(0, R)
 
-Forward, Kalman's filter; back, each state given its successor, which is a linear observation of it
-(Rauch, Tung and Striebel 1965; Carter and Kohn 1994):
+Kalman's filter goes forward. The smoother goes back: the next state is a linear observation of each state (Rauch, Tung
+and Striebel 1965; Carter and Kohn 1994):
 
     forward   x_t | y_1:t ~ N(m_t, L_t L_t^T)
     back      x_t | x_{t+1}, y_1:t ~ N(m_t + G (x_{t+1} - A m_t - a), B B^T)
 
-G and B come from the rotations of `gaussian.condition`: no covariance is formed, and none is inverted or subtracted, so
-that in float32 a vague prior does no harm. A component of x_{t+1} that is known without a look at it, such as one that
-has no noise and is known at the start, says nothing of x_t.
+G and B come from the rotations of `gaussian.condition`. No covariance is formed, inverted or subtracted, so that a
+vague prior does no harm in float32. A component of x_{t+1} that is already known, such as one without noise from a
+known start, says nothing about x_t.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from epf_jax.models.state_space import StateSpaceModel
 
 
 class Steps(NamedTuple):
-    """Every step from x_{t-1}, of which m and a scale L are known, to x_t; and log p(y_t | y_1:t-1)."""
+    """Every step from x_{t-1}, with mean m and scale L, to x_t; and log p(y_t | y_1:t-1)."""
 
     m: Float[Array, "T n"]
     L: Float[Array, "T n n"]
@@ -58,7 +58,7 @@ def forward(
 def draw_linear_path(
     key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, y: Float[Array, "T *y"], rows: Any
 ) -> Float[Array, "T+1 *x"]:
-    """One draw of x_0 .. x_T given y_1:T and theta, of a model that `why_not_kalman` has nothing against."""
+    """One draw of x_0 .. x_T given y_1:T and theta, for a model that is linear and Gaussian (`why_not_kalman`)."""
     (m, L), steps = forward(model, theta, y, rows)
     noises = normal(key, (len(y) + 1, len(m)))
     last = m + L @ noises[-1]

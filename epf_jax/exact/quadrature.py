@@ -1,6 +1,6 @@
 r"""Deterministic quadrature over a one-dimensional state: the exact evidence and states of a nonlinear model.
 
-The filtering density is carried at nodes :math:`x_t^j` with trapezoidal weights,
+The filtering density is kept at nodes :math:`x_t^j` with trapezoidal weights,
 
 .. math:: p(x_t^j, y_t \mid y_{1:t-1}) = p(y_t \mid x_t^j) \sum_i w_{t-1}^i\, p(x_t^j \mid x_{t-1}^i)\,
           p(x_{t-1}^i \mid y_{1:t-1}),
@@ -32,9 +32,9 @@ def nodes_around(
 ) -> Float[np.ndarray, "T+1 G"]:
     """Nodes for x_0..x_T: equally spaced over y_t +- `half_width`, and over `initial` for x_0.
 
-    For observations y = x + Gaussian noise: a half-width of 8 noise standard deviations, and a spacing below 0.7 of
-    the smallest standard deviation in the model. Not for missing observations, nor for outliers, which lie far from the
-    state: give fixed nodes there, `jnp.linspace(low, high, num_nodes)`.
+    For observations y = x + Gaussian noise, take a half-width of 8 noise standard deviations, and a spacing below 0.7
+    of the smallest standard deviation in the model. With missing observations or outliers, give fixed nodes instead:
+    `jnp.linspace(low, high, num_nodes)`.
     """
     centres = np.asarray(y, float)  # NumPy's double precision, whatever jax's
     if np.any(np.isnan(centres)):
@@ -61,8 +61,8 @@ def quadrature_log_evidence(
         model: a model with a scalar state.
         theta: the parameters.
         y: the observations; NaN is missing.
-        nodes: equally spaced states, an array of shape (T + 1, G) or (G,); of a model whose states are whole numbers,
-            all of those that matter.
+        nodes: equally spaced states, an array of shape (T + 1, G) or (G,). If states are whole numbers, all that
+            matter.
         inputs: one row per observation, or None for the time index.
     """
     return jnp.cumsum(_forward(model, theta, y, nodes, inputs)[1].log_density)
@@ -100,9 +100,9 @@ class _Step(NamedTuple):
 
 
 def _forward(model, theta, y, nodes, inputs, is_sure=None) -> tuple[tuple[Array, Array], _Step]:
-    """The filter on nodes: those of x_T and the log of their masses, and every step.
+    """The filter on nodes: the nodes of x_T, the log of their masses, and every step.
 
-    `is_sure` says at which nodes the model's functions must have values; at others what is no number is no density.
+    `is_sure` says at which nodes the model's functions must have values; at other nodes NaN counts as zero density.
     """
     if model.shapes.x.shape != ():
         raise ValueError(
@@ -167,8 +167,8 @@ def quadrature(
         axes: for each parameter, the increasing values of its grid: {"theta": jnp.linspace(-1.0, 1.2, 111)}. The grid
             should cover the posterior at every t, half a posterior sd apart or closer.
         nodes: equally spaced states to integrate over, one row each for x_0..x_T, or one for all:
-            `nodes_around(y, half_width=0.8, num_nodes=25)` for y = x + N(0, 0.1^2). Of a model whose states are whole
-            numbers, all of those that matter: `jnp.arange(2)` for two regimes.
+            `nodes_around(y, half_width=0.8, num_nodes=25)` for y = x + N(0, 0.1^2). If states are whole numbers, all
+            that matter: `jnp.arange(2)` for two regimes.
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
@@ -196,7 +196,7 @@ def _most_likely(found: GridPosterior) -> tuple[Theta, int]:
 
 
 def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> None:
-    """Refuse nodes of x_0 that its distribution does not add up to one on."""
+    """Raise if the distribution of x_0 does not sum to one on its nodes."""
     with jax.enable_x64(True):
         states = as_states("nodes", model, jnp.asarray(nodes, float))
         log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(states)
@@ -211,7 +211,7 @@ def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> Non
 
 
 def _check_coverage(model, log_joint, theta, y, nodes, inputs) -> None:
-    """Refuse nodes beside which, at any t, the state has mass: evidence is found again on twice as many."""
+    """Raise if the state has mass beside the nodes at any t; the evidence is computed again on twice as many."""
     on_wider = log_joint_at(model, likelihood_of(_log_evidence_on_wider, model), theta, y, _wider(nodes), inputs)
     missed = np.abs(on_wider - log_joint)
     first = int(np.argmax(~(missed <= _EVIDENCE_ERROR)))
@@ -227,7 +227,7 @@ def _check_coverage(model, log_joint, theta, y, nodes, inputs) -> None:
 
 
 def _check_closeness(model, log_joint, theta, y, nodes, inputs) -> None:
-    """Refuse nodes that are too far apart: evidence is found again at half their spacing."""
+    """Raise if nodes are too far apart; the evidence is computed again at half their spacing."""
     between = np.stack([nodes[..., :-1], 0.5 * (nodes[..., :-1] + nodes[..., 1:])], axis=-1)
     closer = np.concatenate([between.reshape(*nodes.shape[:-1], -1), nodes[..., -1:]], axis=-1)
     on_closer = log_joint_at(model, likelihood_of(quadrature_log_evidence, model), theta, y, closer, inputs)
@@ -243,7 +243,7 @@ def _check_closeness(model, log_joint, theta, y, nodes, inputs) -> None:
 
 
 def _wider(nodes: np.ndarray) -> np.ndarray:
-    """Half as many nodes more at either end of every row, at the same spacing."""
+    """Every row with half as many nodes added at either end, at the same spacing."""
     num_more = nodes.shape[-1] // 2
     steps = (nodes[..., -1:] - nodes[..., :1]) / (nodes.shape[-1] - 1)
     below = nodes[..., :1] - steps * np.arange(num_more, 0, -1)
@@ -252,7 +252,7 @@ def _wider(nodes: np.ndarray) -> np.ndarray:
 
 
 def _log_evidence_on_wider(model, theta, y, nodes, *, inputs):
-    """As `quadrature_log_evidence`, on nodes that `_wider` made."""
+    """`quadrature_log_evidence` on nodes of `_wider`."""
     num = (nodes.shape[-1] + 1) // 2  # as there were
     place = jnp.arange(nodes.shape[-1]) - num // 2
     is_sure = (place >= 0) & (place < num)
@@ -260,7 +260,7 @@ def _log_evidence_on_wider(model, theta, y, nodes, *, inputs):
 
 
 def _tell(error: float, limits: tuple[float, float], what: str) -> None:
-    """Warn of an error above the lower limit, refuse one above the higher."""
+    """Warn of an error above the lower limit, raise above the higher limit."""
     if not error < limits[1]:
         raise ValueError(what)
     if error > limits[0]:
@@ -278,18 +278,17 @@ def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Num[Arra
     states = as_states("nodes", model, nodes)
     whole = jnp.issubdtype(states.dtype, jnp.integer)
     if whole and not isinstance(states, jax.core.Tracer) and np.any(np.diff(np.asarray(states), axis=-1) != 1):
-        raise ValueError("nodes: the model's states are whole numbers, of which none may be skipped. Use jnp.arange.")
+        raise ValueError("nodes: the model's states are whole numbers, and none may be left out. Use jnp.arange.")
     return jnp.broadcast_to(states, (num_steps + 1, nodes.shape[-1]))
 
 
 def _check_spacing(nodes: Any) -> None:
-    """Refuse nodes that are not equally spaced: all count alike."""
+    """Raise if nodes are not equally spaced, because all have the same weight."""
     if isinstance(nodes, jax.core.Tracer):
         return
     steps = np.diff(np.asarray(nodes, float), axis=-1)
     mean = steps.mean(axis=-1, keepdims=True)
     if not np.all((steps > 0) & (np.abs(steps - mean) < 0.1 * mean)):  # float32 rounds nodes that are far from zero
         raise ValueError(
-            "nodes: expected equally spaced increasing states in every row, since all count alike. Use jnp.linspace or "
-            "exact.nodes_around."
+            "nodes: expected equally spaced increasing states in every row. Use jnp.linspace or exact.nodes_around."
         )

@@ -1,4 +1,4 @@
-"""The exact law of the states given the whole series, theta integrated out on a grid: what a smoother is judged by."""
+"""The exact mean and sd of the states given the whole series, with theta integrated out on a grid."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ _LEAST_WEIGHT = 1e-9  # of a point of the grid that counts
 
 
 class GridStates(NamedTuple):
-    """Moments of x_0 .. x_T given y_1:T, theta integrated out."""
+    """Moments of x_0 .. x_T given y_1:T, with theta integrated out."""
 
     mean: Float[np.ndarray, "T+1 *x"]
     sd: Float[np.ndarray, "T+1 *x"]

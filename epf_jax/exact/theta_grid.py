@@ -1,9 +1,8 @@
-"""Exact posteriors on a grid of theta: the answer that a filter is judged by.
+"""Exact posteriors on a grid of theta.
 
-Every oracle gives log p(data up to t | theta) for one theta; `posterior` evaluates it on a grid, adds the prior, and
-integrates by the trapezoidal rule, which is spectrally accurate for a density that vanishes at the grid's ends. An
-oracle must be beyond doubt: it is computed in double precision, whatever the precision in use around it, and comes
-back as NumPy arrays.
+Every oracle gives log p(data up to t | theta) for one theta. `posterior` evaluates it on a grid, adds the prior, and
+integrates by the trapezoidal rule, which is spectrally accurate for a density that vanishes at the grid's ends. It
+always computes in double precision and returns NumPy arrays.
 """
 
 import warnings
@@ -63,7 +62,7 @@ class GridPosterior(NamedTuple):
         return jax.tree.unflatten(structure, parts)
 
     def points(self) -> tuple[Theta, Float[np.ndarray, " G"]]:
-        """The points of the grid, one after the other, and the last posterior's weight of each; all add up to one."""
+        """The points of the grid in a list, and the weight of each in the last posterior; weights sum to one."""
         axes, structure = jax.tree.flatten(self.axes)
         points = [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
         weights = np.ravel(np.exp(self.log_density[-1]) * _cells(axes)[0])
@@ -125,7 +124,7 @@ def posterior(
 
 
 def _warn_of_ends(model: StateSpaceModel, found: GridPosterior) -> None:
-    """Tell of axes at whose ends the last posterior has not come to its own, though the prior goes on."""
+    """Warn of axes at whose ends the last posterior has not vanished although the prior goes on."""
     priors = jax.tree.leaves(model.prior, is_leaf=is_distribution)
     last = found._replace(log_density=found.log_density[-1:])
     axes, marginals = named_leaves(found.axes, "theta"), jax.tree.leaves(last.marginal())
@@ -159,7 +158,7 @@ def log_joint_at(
 
 @lru_cache(maxsize=256)
 def likelihood_of(log_evidence: Callable, model: StateSpaceModel) -> Callable:
-    """`(theta, *data, inputs) -> log_evidence(model, theta, *data, inputs=inputs)`: one object, so compiled once."""
+    """`(theta, *data, inputs) -> log_evidence(model, theta, *data, inputs=inputs)`, one object and so compiled once."""
     return lambda theta, *data: log_evidence(model, theta, *data[:-1], inputs=data[-1])
 
 
@@ -186,7 +185,7 @@ def axes_around(found: GridPosterior, half_width: float = 6.0, num: int = 25) ->
 
 
 def grid_moments(axis: Float[np.ndarray, " n"], log_density: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Mean and sd of a log-density on a grid, up to a constant; where it is NaN it has no mass."""
+    """Mean and sd of a log-density on a grid, up to a constant; NaN counts as zero density."""
     density = np.nan_to_num(np.exp(log_density - np.nanmax(log_density)))
     mean, sd = _moments(np.asarray(axis, float), density[None])
     return float(mean[0]), float(sd[0])
@@ -195,7 +194,8 @@ def grid_moments(axis: Float[np.ndarray, " n"], log_density: Float[np.ndarray, "
 def kl(log_p: Float[np.ndarray, " n"], log_q: Float[np.ndarray, " n"], grid: Float[np.ndarray, " n"]) -> float:
     """KL(p, q) on the interval that `grid` spans, both densities normalised there first.
 
-    The interval is part of the number: a log-polynomial of odd or wrong-signed leading order is only a density on one.
+    The result depends on the interval: a log-polynomial whose leading order is odd or has the wrong sign is a density
+    only on an interval.
     """
     cells = _trapezoid(np.asarray(grid, float))
 
@@ -235,7 +235,7 @@ def _trapezoid(axis: np.ndarray) -> np.ndarray:
 
 
 def _cells(axes: list[np.ndarray]) -> np.ndarray:
-    """What each point of the grid counts, shape (1, n_1, .., n_P)."""
+    """The weight of each point of the grid, shape (1, n_1, .., n_P)."""
     cells: np.ndarray = np.ones(())
     for i, axis in enumerate(axes):
         cells = cells * _along(_trapezoid(axis), i, len(axes))

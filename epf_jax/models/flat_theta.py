@@ -1,4 +1,4 @@
-"""Theta's numbers in a row: in the user's own units, one after the other, where z has coordinates without bounds."""
+"""Theta as one flat vector in the user's own units (the unconstrained vector z has other coordinates)."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from epf_jax.models.parameters import Parameters, Theta, evaluated
 
 
 class Numbers(NamedTuple):
-    """Theta's numbers in a row.
+    """Theta's numbers as one flat vector.
 
     Attributes:
-        c: those at the prior's centre, of NumPy where known.
-        at: those at z.
-        theta: theta from its numbers.
-        places: which of the numbers each of theta's leaves has.
+        c: the vector at the prior's centre, as a NumPy array if known.
+        at: the vector at z.
+        theta: theta from the vector.
+        places: the places of each of theta's leaves in the vector.
     """
 
     c: Float[Array, " V"]
@@ -30,12 +30,12 @@ class Numbers(NamedTuple):
     places: list[Int[np.ndarray, " n"]]
 
     def leaves(self, v: Float[Array, " V"]) -> list[Array]:
-        """Theta's leaves, from its numbers."""
+        """Theta's leaves from the flat vector."""
         return jax.tree.leaves(self.theta(v))
 
 
 def numbers_in_a_row(coordinates: Parameters) -> Numbers:
-    """Those of a prior's theta."""
+    """`Numbers` for the theta of a prior."""
     structure: Any
     kinds, structure = jax.tree.flatten(jax.eval_shape(coordinates.to_theta, coordinates.centre))
     shapes = [kind.shape for kind in kinds]

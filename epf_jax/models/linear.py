@@ -1,6 +1,6 @@
-"""Linear-Gaussian models: an AR(1) whose coefficient is learned, and a local level whose noises are.
+"""Linear-Gaussian models: an AR(1) with an unknown coefficient, and a local level with unknown noise scales.
 
-Given theta, all have an exact Kalman filter (`epf_jax.exact.kalman_oracle`): they are oracles for everything else.
+All have an exact Kalman filter given theta (`epf_jax.exact.kalman_oracle`), and so serve as test cases.
 """
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def ar1(*, prior_sd: float = 0.5, noise: float = 1.0, observation_noise: float =
 
 
 def local_level(*, level_noise: float = 0.5, observation_noise: float = 1.0, spread: float = 0.5) -> StateSpaceModel:
-    r"""A random walk seen in noise, both scales unknown and positive.
+    r"""A random walk observed with noise, both scales unknown and positive.
 
     :math:`x_t = x_{t-1} + N(0, \sigma_x^2)`, :math:`y_t = x_t + N(0, \sigma_y^2)`; theta is `level_noise` and
     `observation_noise`, log-normal about the given values with log-scale `spread`.
@@ -39,7 +39,7 @@ def local_level(*, level_noise: float = 0.5, observation_noise: float = 1.0, spr
 def local_level_variances(
     *, level_variance: float = 0.25, observation_variance: float = 1.0, shape: float = 3.0
 ) -> StateSpaceModel:
-    r"""A random walk seen in noise, both *variances* unknown: `local_level` with conjugate priors.
+    r"""A random walk observed with noise, both *variances* unknown: `local_level` with conjugate priors.
 
     :math:`x_t = x_{t-1} + N(0, v_x)`, :math:`y_t = x_t + N(0, v_y)`; theta is `level_variance` and
     `observation_variance`, inverse-gamma with the given means and the given shape (above 1).

@@ -1,4 +1,4 @@
-"""One observation, as `step` is given it: a number of the precision in use, of the model's shape, or told what came."""
+"""One observation for `step`: converted to the model's shape and precision, checked, and handled where missing."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,11 +15,11 @@ from epf_jax.models.state_space import StateSpaceModel, example_input
 
 
 def observed_number(y: Any, model: StateSpaceModel) -> Any:
-    """`of_one_kind`, whole numbers made real where the model observes real ones."""
+    """`of_one_kind`, with whole numbers made real if the model observes real numbers."""
     if isinstance(y, str):
         raise TypeError(
-            f"y: expected one observation as numbers, got the text {y!r}. Give a number, float('NaN') for one "
-            "that is missing."
+            f"y: expected one observation as numbers, got the text {y!r}. Give a number, or float('NaN') if it is "
+            "missing."
         )
     if isinstance(y, np.ma.MaskedArray):
         y = np.ma.filled(y.astype(float), np.nan)
@@ -29,7 +29,7 @@ def observed_number(y: Any, model: StateSpaceModel) -> Any:
 
 
 def check_observation(y: Any, model: StateSpaceModel) -> None:
-    """Refuse an observation that no density allows, and that a state may not recover from; NaN is a missing one."""
+    """Raise for an infinite observation, which no density allows; NaN is a missing observation."""
     if not _can_be_read(y):
         return
     if jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
@@ -40,18 +40,18 @@ def check_observation(y: Any, model: StateSpaceModel) -> None:
 
 
 def check_input(u: Any) -> None:
-    """Refuse an input that is no finite number: what it makes of the states, none recovers from."""
+    """Raise for an input that is not finite: the states would never recover from it."""
     for leaf in jax.tree.leaves(u):
         if _can_be_read(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
             came = jax.tree.map(lambda leaf: np.asarray(leaf).tolist() if _can_be_read(leaf) else leaf, u)
             raise ValueError(
-                f"u: expected finite numbers, got {came}. The model needs every input: fill it in. Without it the "
-                "observation is of no use, and its step can be left out."
+                f"u: expected finite numbers, got {came}. The model needs every input: fill it in, or leave out this "
+                "step and its observation."
             )
 
 
 def check_support(y: np.ndarray, missing: np.ndarray, model: StateSpaceModel) -> None:
-    """Refuse fractions of counts, and values outside of the support: these are mistakes, not news to learn from."""
+    """Raise for fractions of counts and for values outside of the support: these are mistakes in the data."""
     of_counts, support, kind = _what_is_observed(model)
     if of_counts:  # a density of counts would cut fractions off without a word
         _check_each(
@@ -70,7 +70,7 @@ def check_support(y: np.ndarray, missing: np.ndarray, model: StateSpaceModel) ->
 
 
 def _check_each(y: np.ndarray, is_wrong: np.ndarray, what: str) -> None:
-    """Refuse values, with the first and their number in the words of `what`."""
+    """Raise if any values are wrong; `what` is the message, with places for the first value and their number."""
     wrong = np.argwhere(is_wrong)
     if len(wrong):
         first = tuple(map(int, wrong[0]))
@@ -79,7 +79,7 @@ def _check_each(y: np.ndarray, is_wrong: np.ndarray, what: str) -> None:
 
 
 def of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
-    """`look(d)` at the distribution of an observation: at its kind, since it has no numbers, and compiles nothing."""
+    """`look(d)` at the distribution of an observation by abstract evaluation, which compiles nothing."""
     found = []
 
     def observe(z, x, u):
@@ -91,12 +91,12 @@ def of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _what_is_observed(model: StateSpaceModel) -> tuple[bool, Any, str]:
-    """Whether it is whole numbers, what they have to lie in, and the distribution's name."""
+    """Whether observations are whole numbers, their support, and the distribution's name."""
     return of_observation(model, lambda d: (is_discrete(d), support_of_each(d), type(components_of(d)).__name__))
 
 
 def _can_be_read(array: Any) -> bool:
-    """Whether its numbers can be looked at without a transfer, for which an accelerator's queue would wait."""
+    """Whether the numbers can be read without a transfer from an accelerator, which would wait for its queue."""
     if isinstance(array, np.ndarray):
         return True
     concrete = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and array.is_fully_addressable
@@ -104,7 +104,7 @@ def _can_be_read(array: Any) -> bool:
 
 
 def of_one_kind(number: Any) -> Any:
-    """A number as an array of the precision in use: 20.0 and np.float64(20) would each compile a step of their own."""
+    """A number as an array of the precision in use: otherwise 20.0 and np.float64(20) would each compile a step."""
     if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(number)):
         return number
     array = np.asarray(number)
@@ -115,7 +115,7 @@ def of_one_kind(number: Any) -> Any:
 
 
 def as_observation(y: Any, expected: Any) -> Array:
-    """One observation as an array of the model's shape, or an error that says what came."""
+    """One observation as an array of the model's shape, or an error that says what was given."""
     y = numeric_array("y", y, "Give one observation as numbers, NaN where a value is missing.")
     if y.shape != expected.shape:
         raise ValueError(
@@ -126,5 +126,5 @@ def as_observation(y: Any, expected: Any) -> Array:
 
 
 def missing_where(condition: Any, y: Array) -> Array:
-    """y, or NaN (missing) where the condition holds; integers have no NaN and stay."""
+    """y, with NaN (missing) where the condition holds; integers have no NaN and stay."""
     return jnp.where(condition, jnp.nan, y) if jnp.issubdtype(y.dtype, jnp.floating) else y

@@ -1,9 +1,9 @@
 r"""theta as the user sees it <-> one flat unconstrained vector z.
 
-A prior is a distribution, or a pytree (usually a dict) of distributions. Each leaf has a support, and numpyro's
-`biject_to(support)` maps the real line onto it: positive scales live on the log scale, correlations on the logit
-scale, real parameters stay as they are, and the circle of an angle is cut where its prior is least (so that an angle
-may be told as more than pi). Filters and samplers move z in R^P; models are only ever called with theta.
+A prior is a distribution, or a pytree (usually a dict) of distributions. numpyro's `biject_to(support)` maps the real
+line onto the support of each leaf: positive scales become logarithms, correlations logits, real parameters stay as they
+are. The circle of an angle is cut where its prior is smallest, so that an angle may exceed pi. Filters and samplers
+move z in R^P; models are always called with theta.
 
 The density of z is :math:`p(z) = p(\theta(z))\,|\partial\theta/\partial z|`.
 """
@@ -52,11 +52,11 @@ class Parameters(NamedTuple):
         log_jacobian: log |d theta / d z| at z.
         centre: a central z of the prior: its mean on real supports, its median elsewhere.
         scale: the prior's standard deviation (or half the 68% range) along each coordinate of z.
-        box: the lowest and the highest z that need be looked at before there are data: five scales to either side of
-            the centre, and further where the prior has bounds and some of its mass near them.
+        box: the lowest and the highest z to consider before there are data: five scales to either side of the centre,
+            and further if the prior has bounds with mass near them.
         is_real: whether z is theta itself, merely flattened.
-        own: for each of theta's numbers in a row the coordinate that moves it, and it alone; -1 where there is none, as
-            in a simplex, and for angles.
+        own: for each number of theta's flat vector, the coordinate of z that moves this number and no other; -1 if
+            there is none, as in a simplex, and for angles.
     """
 
     dim: int
@@ -85,7 +85,7 @@ class _Leaf(NamedTuple):
 
 
 def _plain(theta: Any) -> Any:
-    """Theta with its single numbers written as such."""
+    """Theta with arrays of one number as plain numbers, for messages."""
     single = lambda v: isinstance(v, np.ndarray | jax.Array) and not isinstance(v, jax.core.Tracer) and v.size == 1  # noqa: E731
     return jax.tree.map(lambda v: v.item() if single(v) else v, theta)
 
@@ -197,9 +197,9 @@ def _leaf(path, d) -> _Leaf:
 
 
 class _Turned:
-    """The line onto the circle, cut opposite to the prior's location: at -pi and pi a prior may have its mass.
+    """Maps the line onto the circle, cut opposite to the prior's location.
 
-    Angles are told as from pi below the location to pi above it, so that their mean and quantiles mean something.
+    Angles then lie between location - pi and location + pi, so that their mean and quantiles make sense.
     """
 
     def __init__(self, transform: Any, by: Any):
@@ -212,7 +212,7 @@ class _Turned:
         return self._transform.inv(_between_pi(theta - self._by))
 
     def told(self, theta):
-        """An angle that is told otherwise, as a draw of the prior is, in this way."""
+        """An angle, such as a draw of the prior, moved into the range of this map."""
         return self._by + _between_pi(theta - self._by)
 
     def log_abs_det_jacobian(self, z, theta):
@@ -220,7 +220,7 @@ class _Turned:
 
 
 def _log_density(leaf: _Leaf, value):
-    """That of the prior, which knows angles between -pi and pi alone."""
+    """The prior's log-density, which is defined for angles between -pi and pi only."""
     value = _between_pi(value) if isinstance(leaf.transform, _Turned) else value
     return jnp.sum(leaf.prior.log_prob(value))
 
@@ -280,7 +280,7 @@ def _draws(leaf: _Leaf, key, num):
 
 
 def _inside(transform: Any, draws: Array) -> Array:
-    """The draws, those that were rounded onto the edge of the support moved a little inside it: z must be finite."""
+    """The draws; those rounded onto the edge of the support are moved a little inside, because z must be finite."""
     if _is_identity(transform):
         return draws
     there, back = jax.vmap(transform.inv), jax.vmap(transform)
@@ -294,14 +294,14 @@ def _inside(transform: Any, draws: Array) -> Array:
 
 
 def _over(flags: Array, draws: Array) -> Array:
-    """Flags of coordinates as flags of a draw's components: one each, or one for all where they are not the same."""
+    """Flags of coordinates as flags of a draw's components: one for each, or one for all if the numbers differ."""
     if flags.shape == draws.shape:
         return flags
     return jnp.any(flags, axis=tuple(range(1, flags.ndim))).reshape(-1, *[1] * (draws.ndim - 1))
 
 
 def _extent(leaves: list[_Leaf]) -> list[Any]:
-    """Centre, scale, and the box's ends; of NumPy where known, so that a filter is built without compiling anything."""
+    """Centre, scale, and the box's ends; NumPy arrays if known, so that building a filter compiles nothing."""
     extents = _extents(leaves)
     for leaf, (middle, spread, *_) in zip(leaves, extents, strict=True):
         _check_moments(leaf.name, middle, spread)
@@ -309,7 +309,7 @@ def _extent(leaves: list[_Leaf]) -> list[Any]:
 
 
 def _extents(leaves: list[_Leaf]) -> list[tuple[Any, Any, Any, Any]]:
-    """Centre, scale and ends of each leaf along its coordinates of z, of NumPy where their numbers are known."""
+    """Centre, scale and ends of each leaf along its coordinates of z; NumPy arrays if their numbers are known."""
     found = evaluated(lambda: [_known_location_and_scale(leaf) for leaf in leaves])
     return [
         (*pair, pair[0] - _REACH * pair[1], pair[0] + _REACH * pair[1]) if _all_finite(*pair) else _drawn_extent(leaf)
@@ -318,7 +318,7 @@ def _extents(leaves: list[_Leaf]) -> list[tuple[Any, Any, Any, Any]]:
 
 
 def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Theta) -> Theta:
-    """Theta at z, or `otherwise` where it would be rounded onto a bound: from there no finite z leads back."""
+    """Theta at z, or `otherwise` if theta would be rounded onto a bound, which no finite z maps to."""
     theta = coordinates.to_theta(z)
     if coordinates.is_real:
         return theta
@@ -329,7 +329,7 @@ def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Thet
 
 
 def evaluated(function: Callable, *arguments: Any) -> Any:
-    """What it returns, by one small program rather than one for every operation."""
+    """The function's result, by one small program instead of one for every operation."""
     with on_cpu():
         found = jax.jit(function)(*arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found)):
@@ -339,7 +339,7 @@ def evaluated(function: Callable, *arguments: Any) -> Any:
 
 
 def _all_finite(*numbers: Any) -> bool:
-    """Whether all are, as far as they are known."""
+    """Whether all known numbers are finite."""
     return all(isinstance(each, jax.core.Tracer) or bool(np.all(np.isfinite(each))) for each in numbers)
 
 
@@ -350,7 +350,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
-    """Mean and standard deviation of a leaf that is its own coordinates; NaN where no closed form says them."""
+    """Mean and standard deviation of a leaf on the real line; NaN without a closed form."""
     mean = sd = jnp.asarray(jnp.nan)
     if _is_identity(leaf.transform):
         with contextlib.suppress(NotImplementedError, AttributeError):
@@ -361,7 +361,7 @@ def _known_location_and_scale(leaf: _Leaf) -> tuple[Any, Any]:
 
 
 def _drawn_extent(leaf: _Leaf) -> tuple[Any, Any, Any, Any]:
-    """Median of a leaf's coordinates of z, half the width of their middle two thirds, and their ends, by draws."""
+    """From draws of a leaf's coordinates of z: the median, half the width of the middle two thirds, and the ends."""
     # A program of their own for the draws: in one with the way back, log(exp(z)) would not lose what theta does.
     draws = evaluated(lambda: _draws(leaf, jax.random.key(0), _PROBE_DRAWS))
 
@@ -390,7 +390,7 @@ def _drawn_extent(leaf: _Leaf) -> tuple[Any, Any, Any, Any]:
 def node_counts(
     who: str, num_nodes: Any, coordinates: Parameters, default: dict[int, int], least: int = 2
 ) -> tuple[int, ...]:
-    """How many nodes each unconstrained coordinate gets: what the user says, or the default for so many of them."""
+    """The number of nodes along each unconstrained coordinate: the user's, or the default for that many coordinates."""
     p = coordinates.dim
     if p > max(default):
         raise ValueError(

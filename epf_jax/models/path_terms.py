@@ -3,9 +3,9 @@ r"""The terms of a path's likelihood that theta enters.
 .. math:: \log p(x_{0:t}, y_{1:t} \mid \theta) = \log p(x_0 \mid \theta)
           + \sum_t \log p(x_t \mid x_{t-1}, \theta) + \log p(y_t \mid x_t, \theta)
 
-A statistic sums whichever of these depend on theta. Transition and observation look alike to it: each is the density
-of a value (x_t or y_t) under a distribution that theta moves. That is why every statistic learns observation
-parameters as readily as transition parameters.
+A statistic sums those terms that depend on theta. Transition and observation have the same form: each is the density of
+a value (x_t or y_t) under a distribution that depends on theta. So every statistic learns parameters of observations
+and of transitions alike.
 """
 
 import warnings
@@ -35,7 +35,7 @@ class Term(NamedTuple):
     Attributes:
         name: "initial", "transition" or "observation".
         distribution: `distribution(z, x_prev, x, u)` at unconstrained parameters z, or at theta's leaves (`natural`).
-        value: `value(x, y)`, whose density it is; components may be NaN (missing) in observations.
+        value: `value(x, y)`, the value whose density this is; components of observations may be NaN (missing).
         log_prob: `log_prob(z, x_prev, x, y, u)`.
     """
 
@@ -46,7 +46,7 @@ class Term(NamedTuple):
 
 
 class GaussianTerm(NamedTuple):
-    """A Gaussian term, read as value = mean(z) + scale(z) noise, with missing components masked out.
+    """A Gaussian term: value = mean(z) + scale(z) noise, with missing components masked out.
 
     Attributes:
         mean: `mean(z, x_prev, x, u)`, flattened.
@@ -76,7 +76,7 @@ class Terms(NamedTuple):
 def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     """The theta-dependent terms of `model`.
 
-    A model that cannot be evaluated before its inputs are known keeps every term: cautious, never wrong.
+    A model that cannot be evaluated before its inputs are known keeps every term, which is always right.
 
     Args:
         model: the model.
@@ -123,7 +123,7 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
 
 
 def require_inspectable(model: StateSpaceModel, who: str) -> None:
-    """Refuse a model that cannot be evaluated before its inputs are known."""
+    """Raise if the model cannot be evaluated before its inputs are known."""
     if model.shapes.problem is not None:
         raise ValueError(
             f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
@@ -133,20 +133,19 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
 
 
 def warn_if_not_inspectable(model: StateSpaceModel) -> None:
-    """Tell that a model cannot be evaluated before its inputs are known, where a filter does with less for it."""
+    """Warn if the model cannot be evaluated before its inputs are known, so that the filter is less good."""
     if model.shapes.problem is not None:
         warnings.warn(
-            "The model reads inputs that it gives no example of, and cannot be looked at before they come: no exact "
-            "statistic is chosen, no better proposal, and particles do not remember their first steps, without which "
-            "vague priors are badly read. Build it with StateSpaceModel(..., example_input=inputs[0]), of a table "
-            "example_input=series.example_input.",
+            "The model reads inputs that it gives no example of, so the filter cannot choose an exact statistic or a "
+            "good proposal, and vague priors are learned badly. Build it with StateSpaceModel(..., "
+            "example_input=inputs[0]), or for a table example_input=series.example_input.",
             UserWarning,
             stacklevel=frames_to_user(),
         )
 
 
 def require_noise(model: StateSpaceModel, who: str) -> None:
-    """Refuse a Gaussian vector whose components without noise have means that theta enters."""
+    """Raise if a Gaussian vector has a component without noise whose mean depends on theta."""
     name = _told_exactly(model)
     if name:
         raise ValueError(
@@ -156,13 +155,13 @@ def require_noise(model: StateSpaceModel, who: str) -> None:
 
 
 def warn_of_moving_bounds(model: StateSpaceModel, who: str) -> None:
-    """Tell that a density ends where theta says: what is read between two thetas takes no notice of such an end."""
+    """Warn if the support of a density depends on theta: interpolation between thetas ignores such a bound."""
     name = _moving_bound(model)
     if name:
         warnings.warn(
-            f"{who}: where the {name}'s values end depends on theta (a Uniform's bound, a Pareto's least value). Its "
-            "density jumps there, and what is read between nodes, or by derivatives, does not: the posterior may be "
-            "far off. Use epf.resample_move_filter or epf.smc2_filter, which evaluate every theta itself.",
+            f"{who}: where the {name}'s values end depends on theta (a Uniform's bound, a Pareto's least value), so "
+            "its density jumps in theta, and the posterior may be far off. Use epf.resample_move_filter or "
+            "epf.smc2_filter, which evaluate every theta itself.",
             UserWarning,
             stacklevel=frames_to_user(),
         )
@@ -170,7 +169,7 @@ def warn_of_moving_bounds(model: StateSpaceModel, who: str) -> None:
 
 @lru_cache(maxsize=256)
 def _moving_bound(model: StateSpaceModel) -> str:
-    """The name of a term whose support depends on theta, or nothing."""
+    """The name of a term whose support depends on theta, or None."""
     if model.shapes.problem is not None:
         return ""
     terms = path_terms(model)
@@ -188,7 +187,7 @@ def _moving_bound(model: StateSpaceModel) -> str:
 
 @lru_cache(maxsize=256)
 def _told_exactly(model: StateSpaceModel) -> str:
-    """The name of a term that theta enters without noise, or nothing."""
+    """The name of a term that theta enters without noise, or None."""
     if model.shapes.problem is not None:
         return ""
     terms, centre = path_terms(model), model.parameters.centre
@@ -243,16 +242,16 @@ def is_linear(gaussian: GaussianTerm, z: Float[Array, " P"], example: tuple) -> 
 
 
 def noise_is_of_theta_alone(gaussian: GaussianTerm, z: Any, example: tuple) -> bool:
-    """Whether the noise depends on nothing but theta; of a joint observation, any part of which may be missing, no."""
+    """Whether the noise depends on theta alone. False for a joint observation, any part of which may be missing."""
     x_prev, x, _, u = example
     free = not depends_on(lambda given, z: gaussian.scale_tril(z, *given), (x_prev, x, u), z)
     return free and (gaussian.diagonal or gaussian.term.name != "observation")
 
 
 def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"], *rows: Array) -> tuple[Array, ...]:
-    """The flattened value and `rows` (d rows each), with components that say nothing zeroed; the scale to divide by.
+    """The flattened value and `rows` (d rows each), with silent components zeroed, and the scale to divide by.
 
-    These are the missing ones, and in a vector those without noise.
+    Silent components are missing ones, and in a vector those without noise.
     """
     value = jnp.ravel(value)
     if gaussian.dim == 1 and gaussian.term.name != "observation":
@@ -267,13 +266,13 @@ def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"]
 
 
 def is_silent(gaussian: GaussianTerm, value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
-    """Which components say nothing of theta: missing observations, and in a vector what has no noise."""
+    """Which components say nothing about theta: missing observations, and in a vector those without noise."""
     missing = jnp.isnan(value) if gaussian.term.name == "observation" else jnp.zeros(value.shape, bool)
     return missing if gaussian.dim == 1 else missing | without_noise(scale_tril)
 
 
 def other_inputs(rows: Any) -> np.ndarray:
-    """As many other rows of an input: numbers of the same sign, truth values of both kinds, whole numbers up to 1e5."""
+    """Other rows of an input, for tests: numbers of the same sign, both truth values, whole numbers up to 1e5."""
     rows = np.asarray(rows)
     if rows.dtype == bool:
         return ~rows

@@ -5,8 +5,8 @@
     x_t   ~ transition(theta, x_{t-1}, u_t)
     y_t   ~ observation(theta, x_t, u_t)          t = 1..T, y[0] of an array is y_1
 
-The functions speak of ONE particle and return distributions; `vmap` lives in the filters. `u_t` is row t of the
-inputs, or the time index t = 1, 2, ... when no inputs are given.
+The functions are about ONE particle and return distributions; filters use `vmap`. `u_t` is row t of the inputs, or the
+time index t = 1, 2, ... without inputs.
 """
 
 import dataclasses
@@ -40,15 +40,15 @@ from epf_jax.models.parameters import Parameters, Theta, evaluated, parameters
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateSpaceModel:
-    """A state-space model, as four pieces on numpyro distributions.
+    """A state-space model: a prior and three functions that return numpyro distributions.
 
     Args:
         prior: the prior of theta: a distribution, or a dict (any pytree) of them. theta has the same structure.
         initial: `initial(theta)`, the distribution of x_0, which carries no observation.
         transition: `transition(theta, x_prev, u)`, the distribution of x_t.
         observation: `observation(theta, x, u)`, the distribution of y_t.
-        example_input: one row of the inputs that `run` will be given, so that a model that reads vector or dict
-            inputs can be inspected before it sees data. Models of the time index, or without inputs, need none.
+        example_input: one row of the inputs that `run` will get, so that filters can inspect a model with vector or
+            dict inputs before it sees data. Models of the time index, or without inputs, need none.
 
     States and observations are scalars or vectors. A vector may be a distribution's event (`MultivariateNormal`,
     `Normal(...).to_event(1)`) or its batch (`Normal(vector, 1.0)`), whose components are then independent.
@@ -83,12 +83,12 @@ class StateSpaceModel:
 
 
 class Shapes(NamedTuple):
-    """What abstract evaluation says of a model.
+    """The shapes of a model, by abstract evaluation.
 
     Attributes:
-        theta, x, y: shape and dtype of one theta, state and observation (y is None while `problem` stands).
-        problem: the error that the transition or observation raised for want of inputs, or None.
-        unread: which of theta's leaves none of the three functions reads; none while `problem` stands.
+        theta, x, y: shape and dtype of one theta, state and observation (y is None if there is a `problem`).
+        problem: the error that the transition or observation raised because inputs are missing, or None.
+        unread: theta's leaves that none of the three functions reads; empty if there is a `problem`.
     """
 
     theta: PyTree[jax.ShapeDtypeStruct]
@@ -104,7 +104,7 @@ def example_input(model: StateSpaceModel) -> Any:
 
 
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:
-    """The model with theta known: nothing is left to learn, and its own theta is the empty dict."""
+    """The model with theta known. Nothing is left to learn: its own theta is the empty dict."""
     theta = as_theta(model, theta)
     return StateSpaceModel(
         prior={},
@@ -154,7 +154,7 @@ def _simulate(model, x_shape, x_dtype, key, theta, inputs):
 
 
 def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
-    """Theta as finite arrays with the prior's structure and shapes, or an error that says where it differs."""
+    """Theta as finite arrays with the prior's structure and shapes; an error says where it differs."""
     theta = jax.tree.map(lambda leaf: numeric_array("theta", leaf, "Give one value for each parameter.", float), theta)
     z = model.parameters.to_vector(theta)  # checks the structure and the shapes
     values = [leaf for leaf in jax.tree.leaves(theta) if not isinstance(leaf, jax.core.Tracer)]
@@ -171,20 +171,20 @@ def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
 
 
 def check_inputs_given(model: StateSpaceModel) -> None:
-    """Refuse to let the time index stand for inputs of which the model has an example that is no such index."""
+    """Raise if no inputs are given although the model's example input is not a time index."""
     kinds = [(jnp.shape(leaf), jnp.result_type(leaf).kind) for leaf in jax.tree.leaves(model.example_input)]
     if model.example_input is not None and kinds not in ([((), "i")], [((), "u")]):
         raise ValueError(
-            "inputs: none were given, and by its example_input the model reads inputs of its own. Give one row for "
-            "each step, inputs=... (of one step, u); forecasts and simulations need those of the steps to come."
+            "inputs: none were given, but the model's example_input says that it reads inputs. Give one row for "
+            "each step, inputs=... (u for one step); forecasts need those of future steps."
         )
 
 
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: StateSpaceModel | None = None) -> Any:
     """The inputs as a pytree of arrays with `num_steps` rows; the time index `first`, first+1, ... when None.
 
-    A table of pandas or polars is a dict of its columns, and what `from_table` made of one has inputs of its own. With
-    a model, no index stands for inputs that it reads.
+    A table of pandas or polars is a dict of its columns; a series of `from_table` has its own inputs. If a model is
+    given, the time index does not replace inputs that it reads.
     """
     inputs = inputs_of(inputs) if isinstance(inputs, Series) else inputs
     if inputs is None:
@@ -206,12 +206,12 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: St
 
 
 def _is_column(part: Any) -> bool:
-    """Whether it is a list of numbers: of one column, then, and no pytree."""
+    """Whether it is a list of numbers, which is one column and not a pytree."""
     return isinstance(part, list) and len(part) > 0 and all(isinstance(number, numbers.Real) for number in part)
 
 
 def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:
-    """Refuse inputs that are NaN or infinite, and say where, by the index along the first axes."""
+    """Raise for inputs that are NaN or infinite, and say where, by the index along the first axes."""
     if isinstance(leaf, jax.core.Tracer) or np.isfinite(np.asarray(leaf)).all():
         return
     first = np.argwhere(~np.isfinite(np.asarray(leaf)))[0][:num_axes]
@@ -223,7 +223,7 @@ def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:
 
 
 def _x64() -> bool:
-    """Whether numbers have 64 bits here, asked of the setting itself: this is asked at every run."""
+    """Whether numbers have 64 bits; read from the setting itself, because every run asks."""
     config: Any = jax.config
     return config.jax_enable_x64
 
@@ -233,7 +233,7 @@ _SHORT = 100_000  # steps; a longer series takes seconds, whoever counts them
 
 @lru_cache(maxsize=32)
 def _time_index(num_steps: int, x64: bool) -> np.ndarray:
-    """1, 2, ..., made once: a short run is to cost little beside its steps."""
+    """1, 2, ..., made once, so that short runs stay cheap."""
     index = np.arange(1, num_steps + 1, dtype=np.int64 if x64 else np.int32)
     index.setflags(write=False)
     return index
@@ -243,7 +243,7 @@ def _time_index(num_steps: int, x64: bool) -> np.ndarray:
 
 
 def check_is_model(model: Any) -> None:
-    """Refuse what is not a model."""
+    """Raise if it is not a model."""
     if not isinstance(model, StateSpaceModel):
         raise TypeError(
             f"model: expected an epf.StateSpaceModel, got {type(model).__name__}: {brief(model)}. "
@@ -252,10 +252,10 @@ def check_is_model(model: Any) -> None:
 
 
 def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
-    """The model's shapes, or an error that says which of its pieces is wrong.
+    """The model's shapes, or an error that says which of its functions is wrong.
 
-    With an input row `u`, everything is checked. Without, a transition or observation that cannot be evaluated on
-    the time index is left to the first `run` or `step`, which knows the inputs.
+    With an input row `u`, everything is checked. Without it, a transition or observation that cannot be evaluated on
+    the time index is checked at the first `run` or `step`, which knows the inputs.
     """
     if u is None:
         return model.shapes
@@ -264,26 +264,26 @@ def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
 
 
 def warn_of_slips(model: StateSpaceModel) -> None:
-    """Tell of what a model that runs says, and its author hardly meant."""
+    """Warn of likely slips in a model that runs."""
     _warn_of_unread(model)
     _warn_of_negative_scales(model)
 
 
 def _warn_of_unread(model: StateSpaceModel) -> None:
-    """Tell of parameters that have a prior and stand nowhere else: a slip, most often."""
+    """Warn of parameters that have a prior but are read nowhere."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model.shapes.theta)]
     names = [jax.tree_util.keystr(paths[i]) for i in model.shapes.unread]
     if names:
         warnings.warn(
-            f"Neither initial nor transition nor observation reads theta{' or theta'.join(names)}, whose prior is all "
-            "that will be known of it. Is a number written where the parameter is meant?",
+            f"Neither initial nor transition nor observation reads theta{' or theta'.join(names)}, so its posterior "
+            "will be its prior. Use the parameter in a function, or take it out of the prior.",
             UserWarning,
             stacklevel=frames_to_user(),
         )
 
 
 def _warn_of_negative_scales(model: StateSpaceModel) -> None:
-    """Tell of numbers that must be positive, and by their prior need not be."""
+    """Warn of numbers that must be positive but whose prior allows negative ones."""
     told = _negative_scales(model)
     if told:
         warnings.warn(
@@ -317,7 +317,7 @@ def _negative_scales(model: StateSpaceModel) -> str:
 
 
 def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
-    """`check_model` with one row of the inputs, of which there are many along the first axes."""
+    """`check_model` with one row of inputs that have many rows along the first axes."""
     leaves, structure = jax.tree.flatten(rows)
     return _checked(model, [(leaf.shape[num_axes:], leaf.dtype) for leaf in leaves], structure)
 
@@ -338,7 +338,7 @@ def _checked(model: StateSpaceModel, row: list, structure: Any) -> Shapes:
 
 @lru_cache(maxsize=256)
 def _shapes_for(model: StateSpaceModel, kinds: tuple, structure: Any, x64: bool) -> Shapes:
-    """The shapes for inputs of given kinds, evaluated once: a run costs no more for being checked."""
+    """The shapes for inputs of given kinds, evaluated once, so that checking a run costs little."""
     return _shapes(model, jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
 
 

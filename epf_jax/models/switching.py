@@ -2,8 +2,8 @@ r"""A state whose first coordinate is a regime: drawn first, and the rest of the
 
 .. math:: r_t \sim \mathrm{Categorical}(p), \qquad w_t \sim p(w_t \mid r_t), \qquad x_t = (r_t, w_t)
 
-Filters carry states as one array, so the regime is a whole number stored as a float, x[0]; a model reads it back with
-`x[0].astype(int)`. A state that is nothing but a regime needs no help: `dist.Categorical` draws it.
+States are one array, so the regime is a whole number stored as a float, x[0]; a model reads it with `x[0].astype(int)`.
+If the state is only a regime, use `dist.Categorical` instead.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from epf_jax.models.parameters import is_distribution
 
 
 class Switching:
-    """The joint distribution of a regime and what depends on it; see `switching`."""
+    """The joint distribution of a regime and the rest of the state; see `switching`."""
 
     def __init__(self, probabilities: Float[Array, " K"], given: Callable[[Array], Any]):
         self.probabilities = probabilities
@@ -44,10 +44,10 @@ def switching(probabilities: Float[Array, " K"], given: Callable[[Array], Any]) 
     """The distribution of a state (regime, rest): what a switching model's `initial` and `transition` return.
 
     Args:
-        probabilities: of the K regimes, such as a row of the transition matrix,
+        probabilities: probabilities of the K regimes, such as a row of the transition matrix,
             `theta["matrix"][x_prev[0].astype(int)]`.
-        given: `given(regime)`, the distribution of the rest of the state, a scalar or a vector; the regime is a whole
-            number to index with: `lambda r: dist.Normal(theta["phi"][r] * x_prev[1], 1.0)`.
+        given: `given(regime)`, the distribution of the rest of the state, a scalar or a vector. The regime is a whole
+            number: `lambda r: dist.Normal(theta["phi"][r] * x_prev[1], 1.0)`.
     """
     if len(jnp.shape(probabilities)) != 1:
         raise ValueError(
@@ -64,7 +64,7 @@ def switching(probabilities: Float[Array, " K"], given: Callable[[Array], Any]) 
 
 
 def rest_log_prob(given: Any, rest: Float[Array, " d"]) -> Float[Array, ""]:
-    """Log-density of the rest of the state, which a scalar's distribution wants without its axis."""
+    """Log-density of the rest of the state; a scalar's distribution gets it without its axis."""
     shape = jax.eval_shape(given.sample, jax.random.key(0)).shape
     return log_prob(given, rest.reshape(shape))
 

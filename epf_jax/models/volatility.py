@@ -1,4 +1,4 @@
-"""Stochastic volatility: the variance of a return is itself an autoregression."""
+"""Stochastic volatility: the log-variance of returns is an autoregression."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ def stochastic_volatility(*, prior: dict[str, Any] | None = None) -> StateSpaceM
     r"""Returns :math:`y_t = N(0, e^{x_t})` and their log-volatility :math:`x_t = \mu + \phi (x_{t-1} - \mu) + N(0, v)`.
 
     theta is the `level` mu, the `persistence` phi and the `variance` v (the volatility of volatility, squared). The
-    priors are mu ~ N(0, 1), phi ~ N(0.9, 0.1^2) between -1 and 1, v ~ IG(2.5, 0.075), and x_0 ~ N(0, 1): constrained as
-    usual, and conjugate block by block, so that `storvik_filter` is exact for them. `prior` replaces any of the three:
-    the transformed beta distribution of Kim, Shephard and Chib (1998) for phi, say, which has no exact conditional and
-    is left to the other filters. Data: level = 0, persistence = 0.95, variance = 0.05.
+    priors are mu ~ N(0, 1), phi ~ N(0.9, 0.1^2) between -1 and 1, v ~ IG(2.5, 0.075), and x_0 ~ N(0, 1). They are
+    conjugate block by block, so that `storvik_filter` is exact given each path. `prior` replaces any of the three, for
+    example by the transformed beta distribution of Kim, Shephard and Chib (1998) for phi, which other filters can
+    learn. Data: level = 0, persistence = 0.95, variance = 0.05.
     """
     default = {
         "level": dist.Normal(0.0, 1.0),

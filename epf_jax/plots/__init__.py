@@ -1,4 +1,4 @@
-"""Pictures of a run, of a fit, of what is to come and of what was. Needs matplotlib: `pip install epf_jax[plots]`."""
+"""Pictures of runs, chains, fits, forecasts and smoothed states. Needs matplotlib: `pip install epf_jax[plots]`."""
 
 from epf_jax.plots.ascent import plot_fit
 from epf_jax.plots.figures import draw_fan, draw_posterior, draw_reference, draw_truth, finish

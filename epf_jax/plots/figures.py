@@ -1,4 +1,4 @@
-"""What all pictures share: colours, panels, fans, and the series that they draw."""
+"""Shared by all pictures: colours, panels, fans, and the data to draw."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def dates() -> Any:
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, or an error that says how to get it."""
+    """matplotlib.pyplot, or an error that says how to install it."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -58,7 +58,7 @@ def pyplot() -> Any:
 
 
 def check_levels_kept(results: Any) -> None:
-    """Refuse a run, a forecast or smoothed states without quantiles, which have no band to draw."""
+    """Raise if a run, a forecast or smoothed states have no quantiles, and so no band to draw."""
     if results.levels.shape[-1] < 2:
         raise ValueError(
             f"{type(results).__name__.lower()}: it kept no quantiles; make it with levels=(0.05, 0.95) to plot a band."
@@ -66,7 +66,7 @@ def check_levels_kept(results: Any) -> None:
 
 
 def check_recorded(results: Results, who: str) -> Diagnostics:
-    """The run's diagnostics, or an error where it recorded none."""
+    """The run's diagnostics, or an error if it recorded none."""
     if results.diagnostics is None:
         raise ValueError(
             f"results: {who} draws what epf.run(..., diagnostics=True) records, and this run recorded none."
@@ -75,7 +75,7 @@ def check_recorded(results: Results, who: str) -> Diagnostics:
 
 
 def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> list[Any]:
-    """The numbers of `truth` in the order of the curves, None for each where none was given."""
+    """The numbers of `truth` in the order of the curves; None for each without `truth`."""
     num = sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(like))
     if truth is None:
         return [None] * num
@@ -87,13 +87,13 @@ def true_values(truth: Any, like: Any, what: str = "the prior's structure") -> l
 
 
 class Shown(NamedTuple):
-    """What lies along the time axis of a run's pictures, and the data that were filtered.
+    """The time axis of a run's pictures, and the observations.
 
     Attributes:
-        t: the time of each step: its number, or the stamp that came with the data.
-        along: what the axis is called.
+        t: the time of each step: its number, or its time stamp.
+        along: the label of the axis.
         y: the observations, or None.
-        names: of their components.
+        names: the names of their components.
     """
 
     t: np.ndarray
@@ -113,13 +113,13 @@ def shown(results: Results, y: Any) -> Shown:
 
 
 def shown_at(t: np.ndarray, y: Any) -> Shown:
-    """The same of any steps t."""
+    """The axis and the data of any steps t."""
     if y is None:
         return Shown(t, ALONG, None, [])
     if isinstance(y, Mapping):
         raise TypeError(
             f"y: expected the {len(t)} observations of the run, got {brief(y)}. True values go by name, truth={{...}}; "
-            "a table is epf.from_table(y, 'column')."
+            "give a table as epf.from_table(y, 'column')."
         )
     y = from_table(y) if is_table(y) else y
     stamps = y.times if isinstance(y, Series) else None
@@ -131,9 +131,9 @@ def shown_at(t: np.ndarray, y: Any) -> Shown:
 
 
 def measured(y: Any, mean: Any) -> bool:
-    """Whether the observations look like the states in noise, and so may lie on their panels.
+    """Whether observations look like the states plus noise, so that both can share a panel.
 
-    They follow the states, on the same scale. Counts of a log-rate do not, nor returns of a volatility.
+    They follow the states on the same scale. Counts of a log-rate do not, nor do returns of a volatility.
     """
     y, mean = (np.asarray(a, float).reshape(len(a), -1) for a in (y, mean))
     if y.shape != mean.shape:
@@ -163,10 +163,10 @@ def draw_fan(ax: Any, t: np.ndarray, curve: Curve, levels: Any, *, label: str = 
 
 
 def focus(ax: Any, curve: Curve, data: Any = None) -> None:
-    """Limits of a panel that its few widest bands do not decide, such as those before anything was learned.
+    """Set the limits of a panel without its few widest bands, such as those before anything was learned.
 
-    They are set where all of the bands would take more than one and a half times the room of the data, of the means
-    but for the first fiftieth, and of all but the widest fiftieth of the bands at either side.
+    This happens if all bands would take more than 1.5 times the room of: the data, the means without the first 2%, and
+    the bands without the widest 2% at either side.
     """
     edges = [curve.mean, *curve.quantiles.T]
     lows, highs = np.nanmin(edges, axis=0), np.nanmax(edges, axis=0)
@@ -180,7 +180,7 @@ def focus(ax: Any, curve: Curve, data: Any = None) -> None:
 
 
 def _tint(color: str, strength: float) -> Any:
-    """The colour, paler: bands are opaque, so that the legend shows them as they are."""
+    """A paler colour. Bands are opaque, so that the legend shows their colour."""
     from matplotlib.colors import to_rgb
 
     return tuple(1 - 0.55 * strength * (1 - channel) for channel in to_rgb(color))
@@ -213,7 +213,7 @@ def draw_data(ax: Any, t: np.ndarray, y: np.ndarray, label: str = "observed") ->
 
 
 def finish(ax: Any) -> None:
-    """What every panel over time shares."""
+    """Finish a panel over time: labels, limits, legend."""
     ax.margins(x=0)
     locator = ax.xaxis.get_major_locator()
     if hasattr(locator, "intervald"):  # dates: few, and each only as long as it must be
@@ -224,13 +224,13 @@ def finish(ax: Any) -> None:
 
 
 def legend(ax: Any, **options: Any) -> None:
-    """A legend above the panel, in one row, where it hides nothing."""
+    """A legend above the panel, in one row."""
     above = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 5, "borderaxespad": 0.2}
     ax.legend(**(above | {"frameon": False, "fontsize": 8, "handlelength": 1.4, "columnspacing": 1.2} | options))
 
 
 def finished(figure: Any, axes: Any, along: str, title: str | None) -> Any:
-    """The figure of panels below each other, with what is along their axis and its title."""
+    """The figure of stacked panels, with the label of their axis and its title."""
     axes[-1].set_xlabel(along)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)

@@ -25,16 +25,15 @@ from epf_jax.plots.figures import (
 def plot_forecast(
     forecast: Any, y: Any = None, *, truth: Any = None, title: str | None = None, num_past: int | None = None
 ) -> Any:
-    """A figure of the observations to come: predictive mean and nested bands, after the data so far.
+    """A figure of future observations: predictive mean and nested bands, after the data so far.
 
     Args:
-        forecast: what `epf.forecast` gave back.
-        y: the observations so far, the last of which came just before the forecast's first step; with the names and
-            stamps of `epf.from_table`, these are shown, and the forecast's inputs "dt" say when its steps are.
-        truth: the observations that came then, one row for each step of the forecast.
-        title: of the figure.
-        num_past: how many of the observations so far are drawn, the last ones; by default four for each step of the
-            forecast, and 40 at the least.
+        forecast: what `epf.forecast` returned.
+        y: the observations up to the forecast. From `epf.from_table`, its names and stamps are shown, and the
+            forecast's inputs "dt" place its steps.
+        truth: the observations that came later, one row for each step of the forecast.
+        title: the title of the figure.
+        num_past: how many past observations are drawn; by default four for each step of the forecast, at least 40.
 
     Returns:
         The matplotlib figure, a panel for each component of y.
@@ -67,9 +66,9 @@ def plot_forecast(
 
 
 def _axis(t: np.ndarray, y: Any, num_past: int, dt: Any) -> tuple[np.ndarray, np.ndarray, Any, str]:
-    """Where the past and the forecast lie along the axis, what divides them, and what the axis is called.
+    """The places of past and forecast along the axis, the line between them, and the label of the axis.
 
-    Stamps of the past go on by the forecast's own time steps dt, if it has any, else in steps as long as its median.
+    Future stamps follow the forecast's own time steps dt, or else the median step of the past.
     """
     if not isinstance(y, Series) or y.times is None or num_past < 2:
         return np.arange(t[0] - num_past, t[0]), t, t[0] - 0.5, ALONG

@@ -1,4 +1,4 @@
-"""Pictures along the time axis: parameters, states with the data, and the records of the run."""
+"""Pictures over time: parameters, states with the data, and the diagnostics of a run."""
 
 from typing import Any
 
@@ -47,11 +47,11 @@ def plot_theta(
 
     Args:
         results: a run that kept its quantiles.
-        y: the data, for the time stamps along the axis where `epf.from_table` gave them.
+        y: the data; if they come from `epf.from_table`, their time stamps label the axis.
         exact: the exact posterior at the same times.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
-        labels: how the legend names the filter and the exact posterior.
+        labels: the names of the filter and the exact posterior in the legend.
 
     Returns:
         The matplotlib figure.
@@ -83,7 +83,7 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool | None = None
         results: a run that kept its quantiles.
         y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
         on_state: whether observations shaped like the state are drawn on the states' panels, rather than on panels of
-            their own, above. By default where they look like the states in noise.
+            their own, above. By default, if they look like the states plus noise.
         title: of the figure.
 
     Returns:
@@ -105,9 +105,9 @@ def plot_smoothed(
     """A figure of the states in hindsight, p(x_t | y_1:T), with the data, and what was known at the time, if given.
 
     Args:
-        smoothed: what `epf.smooth` gave back.
+        smoothed: what `epf.smooth` returned.
         y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
-        results: the run, whose filtered means are then drawn as a line.
+        results: the run; its filtered means are drawn as a line.
         on_state: whether observations shaped like the state are drawn on the states' panels; see `plot_states`.
         title: of the figure.
 
@@ -127,7 +127,7 @@ def plot_smoothed(
 
 
 def _states(found: Any, of: Shown, on_state: bool | None, title: str | None, label: str, before: Any = None) -> Any:
-    """The panels of both: the data above, if they are not on the states', then every component of the state."""
+    """The panels of both figures: the data above, unless they are on the states' panels; then the state."""
     states = curves(found.x, "x")[:MOST_PANELS]
     named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
     shared = of.y is not None and of.y.shape[1:] == found.x.mean.shape[1:]
@@ -162,10 +162,10 @@ def draw_state(
 
 
 def plot_diagnostics(results: Results, y: Any = None, *, title: str | None = None) -> Any:
-    """A figure of the records of a run: effective sample size, acceptance of theta's moves, evidence, descent.
+    """A figure of a run's diagnostics: effective sample size, acceptance of theta's moves, evidence, descent.
 
-    The particles' descent is there if it was recorded, by `history=True` or `diagnostics=True`. With the data y,
-    missing observations leave gaps in the evidence, and the time stamps of `epf.from_table` are along the axis.
+    The descent of particles needs a run with `history=True` or `diagnostics=True`. With the data y, missing
+    observations leave gaps in the evidence, and time stamps of `epf.from_table` label the axis.
     """
     check_one_run(results, "plot_diagnostics")
     num, of = results.final.log_weights.shape[-1], shown(results, y)

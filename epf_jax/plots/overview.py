@@ -32,14 +32,14 @@ def plot_overview(
     """A run on one page: parameters to the left; the state, the data and the filter's health to the right.
 
     Args:
-        results: a run that kept its quantiles. With `diagnostics=True` the predictive check and the particles' descent
-            have their place, too.
-        y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown: drawn in
-            their one-step-ahead predictive band if it was recorded, otherwise on the state if they look like it in
+        results: a run that kept its quantiles. With `diagnostics=True`, the predictive check and the descent of
+            particles are shown, too.
+        y: the observations, an array or what `epf.from_table` returned, with its names and stamps. They are drawn in
+            their one-step-ahead predictive band if it was recorded, or else on the state if they look like it plus
             noise.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
-        truth_label: how the legend names `truth`, where it is another estimate.
+        truth_label: the name of `truth` in the legend, if it is another estimate.
 
     Returns:
         The matplotlib figure.
@@ -75,12 +75,12 @@ def _draw_parameters(axes: Any, of: Shown, results: Results, parameters: Any, tr
 
 
 def _first(found: list[Curve]) -> Curve:
-    """The first of several curves, which says that it is not all."""
+    """The first of several curves, with a note that there are more."""
     return found[0] if len(found) == 1 else found[0]._replace(name=f"{found[0].name}\n(first of {len(found)})")
 
 
 def _draw_right(figure: Any, of: Shown, results: Results) -> None:
-    """State, data, effective sample size, and what was recorded besides."""
+    """Draw state, data, effective sample size, and the recorded diagnostics."""
     recorded = results.diagnostics
     state, num = _first(curves(results.x, "x")), results.final.log_weights.shape[-1]
     first = None if of.y is None else of.columns[:, 0]

@@ -1,4 +1,4 @@
-"""Parameters against each other, at times of one's choice."""
+"""Parameters against each other, at chosen times."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def plot_pairs(
         at: time indices t; the last by default.
         truth: the parameters that made the data, with the prior's structure.
         title: of the figure.
-        truth_label: how the legend names `truth`, where it is another estimate.
-        seed: of the picking of particles, by their weights, that are drawn as dots.
+        truth_label: the name of `truth` in the legend, if it is another estimate.
+        seed: the seed for picking the particles, by weight, that are drawn as dots.
 
     Returns:
         The matplotlib figure.
@@ -66,7 +66,7 @@ def plot_pairs(
 
 
 def _finish_grid(figure: Any, axes: Any, names: list[str], truths: list[Any], truth_label: str) -> None:
-    """Names along the outside, the values that made the data, nothing above the diagonal."""
+    """Write names along the outside, draw true values, and clear the panels above the diagonal."""
     p = len(names)
     for i in range(p):
         for j in range(p):

@@ -1,4 +1,4 @@
-"""Pictures of trust: did the observations come as predicted, and does the statistic hold?"""
+"""Checks as pictures: were the observations predicted well, and can the statistic be trusted?"""
 
 from typing import Any
 
@@ -92,15 +92,15 @@ def draw_pit(ax: Any, u: np.ndarray) -> None:
 
 
 def plot_health(results: Results, y: Any = None, *, title: str | None = None) -> Any:
-    """A figure of what the statistic and the particles are worth over time.
+    """A figure of the health of the statistic and of the particles over time.
 
-    Share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out of the
-    log-density so far, or, of a node filter, the noise between its nodes (other filters have no such panel); how many
-    ancestors the particles have.
+    The panels: the share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out
+    of the log-density, or the noise between the nodes of a node filter (not for other filters); how many ancestors the
+    particles have.
 
     Args:
         results: a run with `diagnostics=True`.
-        y: the data, for the time stamps along the axis where `epf.from_table` gave them.
+        y: the data; if they come from `epf.from_table`, their time stamps label the axis.
         title: of the figure.
     """
     check_one_run(results, "plot_health")

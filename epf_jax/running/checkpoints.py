@@ -9,11 +9,11 @@ A file is
     header                       JSON: the filter's settings, notes, and each array's name, dtype and shape
     arrays                       their bytes, one after the other, in C order, least significant byte first
 
-and is written beside its name and renamed, so that it is the last whole one whenever the process dies. What the arrays
-are is known from the filter that reads them; the file can only agree or be refused.
+It is written under another name and renamed, so that there is always a whole file, whenever the process dies. The
+filter that reads it knows the arrays; a file that does not agree raises an error.
 
-Keys are not kept: step t of a run draws from `fold_in(key_steps, t)`, and t is in the state. So the same key goes on as
-if nothing had happened, bit for bit:
+Keys are not saved: step t of a run draws from `fold_in(key_steps, t)`, and t is in the state. So the same key goes on
+as if the run had never stopped:
 
     epf.save("state.epf", results.final, filter_)
     more = epf.run(key, filter_, later_y, state=epf.load("state.epf", filter_))
@@ -51,15 +51,15 @@ _VERSIONS = ("epf_jax", "jax")  # told where a fingerprint differs; alone they r
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read, or belongs to something else; the message says which and what to do."""
+    """A checkpoint that cannot be read, or belongs to another filter; the message says what to do."""
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
-        tree: the arrays, in the structure that was asked for.
-        notes: whatever else its writer wanted to know again.
+        tree: the arrays, in the requested structure.
+        notes: anything else that its writer added.
     """
 
     tree: Any
@@ -70,25 +70,25 @@ def save(path: str | os.PathLike, state: FilterState, filter_: Filter) -> None:
     """Write a filter's state to a file, whole or not at all, with a fingerprint of the filter and its model.
 
     Args:
-        path: the file; one that exists is replaced.
-        state: of `filter_.step`, or `results.final`.
+        path: the file; an existing file is replaced.
+        state: the state, from `filter_.step` or `results.final`.
         filter_: the filter that made it.
     """
     if isinstance(state, Filter) and isinstance(filter_, FilterState):
-        raise TypeError("state, filter_: they came the other way round. The arguments are (path, state, filter).")
+        raise TypeError("state, filter_: these are in the wrong order. Call epf.save(path, state, filter_).")
     check_state(state, check_filter(filter_))
     write_checkpoint(check_path(path), filter_, state, {})
 
 
 def load(path: str | os.PathLike, filter_: Filter) -> FilterState:
-    """The state that `epf.save` wrote, to go on from with the filter that made it.
+    """The state that `epf.save` wrote.
 
-    A file that is damaged, cut short or no checkpoint, and one of another model, filter or precision, is refused with
-    a `CheckpointError` (a `ValueError`) that says so.
+    Raises `CheckpointError` (a `ValueError`) if the file is damaged, incomplete or no checkpoint, or if it belongs to
+    another model, filter or precision.
 
     Args:
         path: the file.
-        filter_: a filter built as the one that made the state was, in this process or another.
+        filter_: a filter built like the one that made the state, in this process or another.
     """
     check_filter(filter_)
     state = read_checkpoint(check_path(path), filter_, state_like(filter_)).tree
@@ -96,7 +96,7 @@ def load(path: str | os.PathLike, filter_: Filter) -> FilterState:
 
 
 def write_checkpoint(path: pathlib.Path, filter_: Filter, tree: Any, notes: dict[str, Any]) -> None:
-    """Write any pytree of arrays that belongs to a filter, with notes that JSON can hold."""
+    """Write a pytree of arrays that belongs to a filter, with notes as JSON."""
     arrays = {name: _to_numpy(leaf) for name, leaf in _named(tree).items()}
     listed = [{"name": name, "dtype": a.dtype.name, "shape": a.shape} for name, a in arrays.items()]
     header = json.dumps({"settings": settings_of(filter_), "notes": notes, "arrays": listed}).encode()
@@ -115,7 +115,7 @@ def read_checkpoint(path: pathlib.Path, filter_: Filter, like: Any) -> Checkpoin
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
-    """The notes alone, of a file that is whole."""
+    """The notes of a checkpoint."""
     return _read(path)[0]["notes"]
 
 
@@ -125,7 +125,7 @@ def state_like(filter_: Filter) -> FilterState:
 
 
 def settings_of(filter_: Filter) -> dict[str, Any]:
-    """What a state depends on: the model, the filter and their options, by words and by a hash of what they compute."""
+    """What a state depends on: the model, the filter and their options, as text and as a hash of what they compute."""
     return _settings(filter_, jnp.result_type(float).name)
 
 
@@ -167,14 +167,14 @@ def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, A
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
-    """The header and the bytes of the arrays, of a file that is whole."""
+    """The header and the bytes of the arrays; raises if the file is not whole."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: it cannot be read ({error.strerror or error}).") from error
     line, _, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC) and not _MAGIC.startswith(content):
-        raise CheckpointError(f"{path}: it is no checkpoint of epf_jax. It was left as it is; choose another file.")
+        raise CheckpointError(f"{path}: it is not a checkpoint of epf_jax. Choose another file; it was not changed.")
     version = line[len(_MAGIC) :].decode("ascii", "replace")
     if rest and version != str(_VERSION):
         raise CheckpointError(
@@ -184,7 +184,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
     size = int.from_bytes(rest[:_SIZE], "little") if len(rest) >= _SIZE else None
     if size is None or len(content) < size:
         wanted = "its own size" if size is None else f"{size} bytes"
-        raise CheckpointError(f"{path}: it is cut short: {len(content)} bytes of {wanted}. Use a copy that is whole.")
+        raise CheckpointError(f"{path}: it is incomplete: {len(content)} bytes of {wanted}. Use a complete copy.")
     digest, body = rest[_SIZE : _SIZE + _DIGEST], memoryview(rest)[_SIZE + _DIGEST :]
     if len(content) != size or hashlib.sha256(body).digest() != digest:
         raise CheckpointError(f"{path}: it is damaged: its bytes are not those that were written. Use another copy.")
@@ -193,7 +193,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
 
 
 def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content: memoryview) -> Any:
-    """The arrays in the place of what is like them; dtypes and shapes come from there, the file can only agree."""
+    """The arrays in the structure of `like`; raises if dtypes or shapes differ."""
     expected = _named(like)
     kinds = {name: _kind(leaf) for name, leaf in expected.items()}
     there = {entry["name"]: (entry["dtype"], tuple(entry["shape"])) for entry in listed}
@@ -237,7 +237,7 @@ def _from_numpy(array: np.ndarray, like: Any) -> jax.Array:
 
 
 def check_path(path: Any) -> pathlib.Path:
-    """The path, in a folder that exists."""
+    """The path; raises if its folder does not exist."""
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise TypeError(f'path: expected the name of a file such as "state.epf", got {brief(path)}.')
     checked = pathlib.Path(path).expanduser()

@@ -1,4 +1,4 @@
-"""A fingerprint of what a function computes: other models, options or code give another, another process the same."""
+"""Fingerprints of what functions compute: they change with models, options and code, but not with the process."""
 
 import hashlib
 import re
@@ -13,11 +13,11 @@ from epf_jax.core.checks import is_key
 
 
 def fingerprint(function: Callable, *arguments: Any) -> str:
-    """A hash of the program that `function(*arguments)` is traced to, with every constant in it.
+    """A hash of the traced program of `function(*arguments)`, with all its constants.
 
-    Each value is named by the hash of the operation that makes it and of the names of what it is made from, and the
-    outputs' names are the fingerprint. So the order in which independent operations were written down does not count:
-    numpyro's differs from process to process.
+    The name of each value is a hash of its operation and of the names of the operation's inputs. The names of the
+    outputs are the fingerprint. So the order of independent operations does not matter: numpyro's order differs from
+    process to process.
     """
     traced = jax.make_jaxpr(function)(*arguments)
     return _hash(*_names(traced, [f"argument {i}" for i in range(len(traced.jaxpr.invars))]))
@@ -39,7 +39,7 @@ def _names(program: Any, inputs: list[str]) -> list[str]:
 
 
 def _outputs(step: Any, given: list[str]) -> list[str]:
-    """The names of one operation's outputs; those of a call or a loop come from the programs inside it."""
+    """The names of one operation's outputs; for a call or a loop they come from its inner programs."""
     inside, words = [], [step.primitive.name]
     for parameter, value in sorted(step.params.items()):
         for leaf in jax.tree.leaves(value, is_leaf=_is_program):
@@ -63,7 +63,7 @@ def _arity(program: Any) -> int:
 
 
 def _last(num: int, names: list[str]) -> list[str]:
-    """The last `num` of the names, with blanks before them where there are fewer."""
+    """The last `num` names, with blanks in front if there are fewer."""
     return [""] * (num - len(names)) + names[len(names) - num if len(names) > num else 0 :]
 
 

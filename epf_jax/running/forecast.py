@@ -1,7 +1,7 @@
-"""The future as the particles see it: each goes on with its own theta, and nothing is observed any more.
+"""Forecasts: every particle goes on with its own theta, without observations.
 
-Uncertainty about theta, about the present state and about the noise to come are all in the quantiles. The cost is that
-of `num_steps` draws for each particle.
+The quantiles contain the uncertainty about theta, about the present state and about future noise. The cost is
+`num_steps` draws for each particle.
 """
 
 import warnings
@@ -29,14 +29,14 @@ from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
 
 class Forecast(NamedTuple):
-    """The predictive distribution of the steps to come, H of them.
+    """The predictive distribution of the next H steps.
 
     Attributes:
         x: summary of the states x_{t+1} .. x_{t+H} given y_1:t.
         y: summary of the observations y_{t+1} .. y_{t+H} given y_1:t.
         t: their time indices.
         levels: the quantile levels of the summaries.
-        dt: the time before each step, where the inputs say it, as those of `epf.from_table` do; or None.
+        dt: the time before each step if the inputs contain it, as those of `epf.from_table` do; or None.
     """
 
     x: Summary
@@ -90,15 +90,15 @@ def forecast(
     inputs: Any = None,
     levels: tuple[float, ...] = DEFAULT_LEVELS,
 ) -> Forecast:
-    """What the steps after `state` will be like: every particle simulated forward with its own theta.
+    """Forecast the steps after `state`: every particle is simulated forward with its own theta.
 
     Args:
         key: a JAX random key.
         filter_: the filter that made the state, or its model.
-        state: where the future starts: `results.final`, or the state of a live filter.
-        num_steps: H, how many steps ahead.
-        inputs: the inputs of those steps, one row each (any pytree of arrays with H rows, or what `epf.from_table` made
-            of a table of them); the time index, going on from the state's, by default.
+        state: the state to start from: `results.final`, or the state of a live filter.
+        num_steps: H, the number of steps.
+        inputs: the inputs of these steps (any pytree of arrays with H rows, or the result of `epf.from_table`); by
+            default the time index, going on from the state's.
         levels: quantile levels of the summaries.
     """
     key = check_key(key)
@@ -126,7 +126,7 @@ def _forecast(model, levels, key, state, rows):
 
 
 def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
-    """Tell of steps from which on the particles are no numbers."""
+    """Warn if the particles become NaN or infinite."""
     means = [x.mean, y.mean]
     if any(isinstance(mean, jax.core.Tracer) for mean in means):
         return
@@ -142,7 +142,7 @@ def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
 
 
 def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call: str) -> StateSpaceModel:
-    """The model whose particles the state holds, or an error: of many runs, or of another model's theta or x."""
+    """The model of the state's particles; raises for states of many runs, or of another model."""
     model = filter_.model if isinstance(filter_, Filter) else filter_
     if not isinstance(model, StateSpaceModel):
         raise TypeError(

@@ -1,6 +1,6 @@
-"""What `run(..., diagnostics=True)` looks at after every step: prediction, the statistic's health, descent.
+"""What `run(..., diagnostics=True)` records after every step: prediction, health of the statistic, descent.
 
-None of it enters the step: the filter's numbers are the same with and without. The cost of a step does not grow with t.
+The filter's results are the same with and without it. The cost of a step does not grow with t.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def examine(
     lineage: Lineage,
     levels: tuple[float, ...],
 ) -> tuple[Lineage, Diagnostics]:
-    """One step's row of `Diagnostics`, from the states before and after it, and the lineage to go on with."""
+    """One step's row of `Diagnostics`, from the states before and after it, and the new lineage."""
     key_ahead, key_pit = jax.random.split(jax.random.fold_in(stream(key), _PREDICTION))
     model, y = filter_.model, jnp.asarray(y)
     x, drawn = advance(key_ahead, model, before.theta, before.x, u)
@@ -80,7 +80,7 @@ def _edge(filter_: Filter, state: FilterState) -> Float[Array, " P"]:
 def _left_out(
     filter_: Filter, before: FilterState, after: FilterState, info: StepInfo, y: Array, u: Any
 ) -> tuple[Float[Array, ""], Float[Array, " P"]]:
-    """What the statistic's expansion of this step has too much of at the particles' theta: its mean, what it moves."""
+    """The error of the statistic's expansion of this step at the particles' theta: its mean, and the shift of theta."""
     statistic, coordinates = filter_.statistic, filter_.model.parameters
     if statistic is None or statistic.remainder is None:
         return jnp.zeros(()), jnp.zeros(coordinates.dim)

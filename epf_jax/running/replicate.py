@@ -1,4 +1,4 @@
-"""Many runs in one compiled program, dealt out over the devices that there are."""
+"""Many runs in one compiled program, shared out over all devices."""
 
 import inspect
 from collections.abc import Callable
@@ -48,25 +48,24 @@ def replicate(
 ) -> Results:
     """Run a filter B times in one compiled program: over B keys, B series, B sets of hyper-parameters.
 
-    Runs are dealt out over all devices of this process, or those of `mesh`; where they do not divide B, the last run is
-    repeated to fill up, and left out of the results. A CPU is one device unless told otherwise: with
+    Runs are shared out over all devices of this process, or those of `mesh`. A CPU is one device by default. With
     `jax.config.update("jax_num_cpu_devices", 2)` before anything else, each of two cores takes half of the runs. The
-    numbers are the same on any number of devices.
+    results are the same on any number of devices.
 
     Args:
         keys: B random keys, `jax.random.split(key, B)`.
         filter_: the filter; with `hyper`, a function that builds it, such as
-            `lambda h: epf.bootstrap_filter(model_of(h), 100)`. Keep the function: another is compiled anew.
-        y: one series for all keys, or B series of one length along the first axis, one per key. Series of unequal
-            length are made into one batch by `epf.panel`, which goes in as it is, its inputs with it.
-        hyper: what `filter_` is called with: a pytree of arrays with a leading axis of length B, one entry per run.
+            `lambda h: epf.bootstrap_filter(model_of(h), 100)`. Reuse the function: a new one is compiled again.
+        y: one series for all keys, or B series of one length along the first axis, one per key. For series of unequal
+            length give the result of `epf.panel`, which brings its inputs.
+        hyper: the argument of `filter_`: a pytree of arrays with a leading axis of length B, one entry per run.
         inputs: shared by all runs, or with a leading axis of B if `inputs_per_series`.
         inputs_per_series: whether inputs have a leading axis of length B.
         levels: quantile levels of the summaries.
         history: whether to keep every particle at every step.
         diagnostics: as in `run`.
         remat_every: as in `run`.
-        mesh: the devices to deal the runs out over.
+        mesh: the devices to use.
 
     Returns:
         `Results` with a leading axis of length B on every array but `levels`.
@@ -74,12 +73,12 @@ def replicate(
     keys = check_key(keys, ndim=1)
     num = keys.shape[0]
     if num == 0:
-        raise ValueError("keys: there are none; give one key for each run, jax.random.split(key, B).")
+        raise ValueError("keys: there are no keys. Give one key for each run, jax.random.split(key, B).")
     hyper = None if hyper is None else _hyper_rows(hyper, num)
     if hyper is None and inspect.isfunction(filter_):
         raise TypeError(
-            "filter_: a function that builds the filter is called with an entry of hyper for each run, and there is "
-            "none: replicate(keys, lambda h: ..., y, hyper=...). Without, give the filter itself."
+            "filter_: a function that builds the filter needs hyper. Call replicate(keys, lambda h: ..., y, "
+            "hyper=...), or give the filter itself."
         )
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
@@ -134,7 +133,7 @@ def _y_shape(filter_: Filter, inputs: Any, num_axes: int) -> tuple[int, ...] | N
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
-    """A run for each key, dealt out evenly over the devices: each device runs its share, and none waits for another."""
+    """A run for each key, shared out evenly over the devices, which do not wait for each other."""
     warn_of_many_programs()
 
     def one(key, hyper, y, rows):
@@ -171,7 +170,7 @@ def _hyper_rows(hyper: Any, num: int) -> Any:
 
 
 def _first_of(filter_of: Any, hyper: Any) -> Filter:
-    """The filter of the first run, to be checked in the place of all."""
+    """The filter of the first run, which is checked for all."""
     if isinstance(filter_of, Filter) or not callable(filter_of):
         raise TypeError(
             "filter_: with hyper, give a function of one entry of it that builds the filter, such as "
@@ -183,8 +182,8 @@ def _first_of(filter_of: Any, hyper: Any) -> Filter:
 def _devices_of(filter_: Filter, mesh: Any) -> tuple[Any, ...]:
     if filter_.mesh is not None:
         raise ValueError(
-            "filter_: its particles are spread over the devices of a mesh already, so there are none left to deal runs "
-            "out over. Run it key by key with epf.run, or give it a resampler of one device, such as epf.systematic."
+            "filter_: its particles are already spread over the devices of a mesh. Run it key by key with epf.run, or "
+            "give it a resampler for one device, such as epf.systematic."
         )
     if mesh is None:
         return tuple(jax.local_devices())

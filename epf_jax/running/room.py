@@ -1,4 +1,4 @@
-"""Whether a series is as long as a filter needs, and no longer than it has room for."""
+"""Checks that a series is neither too long nor too short for a filter."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from epf_jax.filters import Filter
 
 
 def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
-    """Refuse more observations than a filter that keeps them has room for."""
+    """Raise if there are more observations than the filter can keep."""
     if filter_.max_steps is None or isinstance(before, jax.core.Tracer) or before + num_steps <= filter_.max_steps:
         return
     raise ValueError(
@@ -20,7 +20,7 @@ def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None
 
 
 def why_no_estimate(filter_: Filter, num_steps: int) -> str:
-    """What to say of so short a series that the filter has not estimated theta, or nothing."""
+    """A message if the series is too short for an estimate of theta, else an empty string."""
     if num_steps >= filter_.waits:
         return ""
     return (
@@ -31,7 +31,7 @@ def why_no_estimate(filter_: Filter, num_steps: int) -> str:
 
 
 def warn_of_no_estimate(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
-    """Tell of a series that ends before the filter estimates theta for the first time."""
+    """Warn if a series ends before the filter estimates theta for the first time."""
     if filter_.waits and not isinstance(before, jax.core.Tracer):
         told = why_no_estimate(filter_, int(before) + num_steps)
         if told:

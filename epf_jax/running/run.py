@@ -7,7 +7,7 @@
     for t in 1..T:
         state, info = filter.step(jax.random.fold_in(key_steps, t), state, y[t - 1])
 
-so a series may be cut anywhere, continued from `results.final` with the same key, or fed one observation at a time.
+so you can split a series anywhere, go on from `results.final` with the same key, or feed one observation at a time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -58,22 +58,20 @@ def run(
         key: a JAX random key.
         filter_: the filter.
         y: observations, time along the first axis: an array, or a DataFrame of pandas or polars with a column for each
-            component. NaN is a missing value, per component. `epf.from_table` chooses columns, and what it gives goes
-            in as it is, its inputs with it.
+            component. NaN is a missing value, per component. The result of `epf.from_table` works as well, and brings
+            its inputs.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
-        state: where to go on from, usually `results.final` of an earlier run; the prior by default. With the same key,
-            two runs over two halves of a series equal one over the whole.
+        state: the state to go on from, usually `results.final` of an earlier run; the prior by default. With the same
+            key, two runs over two halves of a series equal one run over the whole.
         levels: quantile levels of the summaries; an empty tuple skips their computation.
         history: whether to keep every particle at every step (12 bytes and more per particle-step).
-        diagnostics: whether to record what the predictive check, the statistic's health and the particles' descent
-            need, for `results.diagnose()` and the plots: `results.diagnostics`. The numbers of the filter are the same
-            (on a GPU, where a small filter is one kernel otherwise, but for rounding), and a step's cost still does not
-            grow with t, but it grows: the particles are predicted one step ahead, and a Taylor expansion is compared
-            with what it expands. A run that goes on from a state counts descent anew.
-        progress: whether to show a progress bar; the series is then scanned in pieces, with the same result.
-        remat_every: for gradients through long series: of every so many steps only the first state is kept for the
-            way back, and the steps are computed again from it (`jax.checkpoint`). About the square root of T needs the
-            least memory. The results are the same.
+        diagnostics: whether to record the predictive check, the health of the statistic and the descent of particles
+            for `results.diagnose()` and the plots. The filter's results are the same to rounding. A step takes longer,
+            but its cost does not grow with t. A run that goes on from a state counts descent anew.
+        progress: whether to show a progress bar; the result is the same.
+        remat_every: for gradients through long series: keep only the first state of every so many steps, and compute
+            the steps again on the way back (`jax.checkpoint`). About the square root of T needs the least memory. The
+            results are the same.
     """
     check_filter(filter_)
     key = check_key(key)
@@ -112,7 +110,7 @@ def run(
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def run_and_look(*given) -> tuple[Results, Array]:
-    """`run` without its checks, and whether there is anything to warn of: one flag, quickly read."""
+    """`run` without its checks, and a flag that says whether to warn."""
     results = run_jitted(*given)
     return results, is_troubled(results)
 
@@ -159,7 +157,7 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, li
 
 
 def _in_segments(scan, size, state, rows):
-    """The scan in segments, whose steps are computed again where a gradient goes back through them."""
+    """The scan in segments, whose steps are computed again when a gradient goes back through them."""
     num_steps = jax.tree.leaves(rows)[0].shape[0]
     whole = num_steps - num_steps % size
     segment = jax.checkpoint(scan, prevent_cse=False)
@@ -199,7 +197,7 @@ def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_ever
 def pieces(
     filter_, options, key_steps, state, y, inputs, size: int | None = None, diagnostics: bool = False
 ) -> Iterator[Results]:
-    """The results of `run`, piece by piece as they are found; `options` are levels, history and remat_every."""
+    """The results of `run`, piece by piece; `options` are levels, history and remat_every."""
     size = -(-y.shape[0] // _PROGRESS_CHUNKS) if size is None else size
     lineage = start_lineage(state) if diagnostics else None
     for start in range(0, y.shape[0], size):
@@ -212,7 +210,7 @@ def pieces(
 
 
 def join(found: Iterable[Results]) -> Results:
-    """The results of one run from those of its pieces, of whose states and lineages only the last is kept."""
+    """The results of one run from those of its pieces; only the last state and lineage are kept."""
     rows: list[Any] = []
     none: Any = None
     for piece in found:
@@ -225,7 +223,7 @@ def join(found: Iterable[Results]) -> Results:
 
 
 def check_filter(filter_: Any) -> Filter:
-    """The filter, or an error where it is none."""
+    """The filter; raises if it is not a filter."""
     if not isinstance(filter_, Filter):
         hint = "The arguments are (key, filter, y)."
         if isinstance(filter_, StateSpaceModel):
@@ -242,7 +240,7 @@ def check_filter(filter_: Any) -> Filter:
 
 
 def check_remat(remat_every: Any) -> None:
-    """Refuse a segment that is no number of steps."""
+    """Raise if `remat_every` is not a number of steps."""
     if remat_every is not None:
         check_whole_number("remat_every", remat_every, hint="The square root of the number of steps is a good start.")
 

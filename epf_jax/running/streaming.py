@@ -1,8 +1,7 @@
-"""A filter fed one observation at a time, with a summary of the posterior after each, and a checkpoint of it all.
+"""A filter that takes one observation at a time, with a summary of the posterior after each, and checkpoints.
 
-Step t draws from `fold_in(key_steps, t)`, as in `run`: a stream that was stopped anywhere and goes on from its
-checkpoint gives the numbers of one that never stopped, and those of `run`, bit for bit (on a GPU, but for the last bit
-of the summaries).
+Step t draws from `fold_in(key_steps, t)`, as in `run`. So a stream that was stopped and goes on from its checkpoint
+gives the same results as one that never stopped, and as `run`.
 """
 
 import json
@@ -26,22 +25,22 @@ _KIND = "stream"
 
 
 class FullError(LineError):
-    """A filter that has no room for one more observation: no later line can be counted either."""
+    """The filter has no room for another observation, so no later line can be counted."""
 
 
 class Stream:
-    """A filter's state, and what is told of it.
+    """A filter's state and the summary of its posterior.
 
     Attributes:
         t: how many observations it has counted.
-        sequence: the number of the last one, where observations are numbered.
+        sequence: the number of the last observation, if observations are numbered.
         line: the summary after the last observation, or of the prior.
-        notes: what else a checkpoint should hold, such as the header of a CSV.
-        resumed: whether a checkpoint was there.
+        notes: other contents of a checkpoint, such as the header of a CSV.
+        resumed: whether there was a checkpoint.
     """
 
     def __init__(self, filter_: Filter, seed: int, checkpoint: pathlib.Path | None = None):
-        """Begin with the prior, or go on from the checkpoint where the file exists."""
+        """Begin with the prior, or go on from the checkpoint if the file exists."""
         self._filter, self._seed, self._checkpoint = filter_, seed, checkpoint
         key_init, self._key_steps = jax.random.split(jax.random.key(seed))
         self.resumed = checkpoint is not None and checkpoint.exists()
@@ -55,7 +54,7 @@ class Stream:
         self.t = int(self._state.t)
 
     def take(self, observation: Observation) -> Line:
-        """Count one more observation, and summarise the posterior; not yet in the checkpoint."""
+        """Count one more observation and summarise the posterior; does not write the checkpoint."""
         y, room = observation.y, self._filter.max_steps
         if room is not None and self.t >= room:
             raise FullError(f"the filter has room for {room} observations, and has counted as many (max_steps)")
@@ -77,7 +76,7 @@ class Stream:
         return self.line
 
     def save(self) -> None:
-        """Write the checkpoint, if there is to be one: what was taken is then never lost."""
+        """Write the checkpoint if one is wanted, so that no counted observation is lost."""
         if self._checkpoint is not None:
             kept = {"kind": _KIND, "seed": self._seed, "sequence": self.sequence, "line": self.line, **self.notes}
             write_checkpoint(self._checkpoint, self._filter, self._state, kept)
@@ -97,7 +96,7 @@ class Stream:
 
 
 def as_json(line: Line) -> str:
-    """The line as JSON; what is no finite number is null."""
+    """The line as JSON, with null for numbers that are not finite."""
     return json.dumps(line, allow_nan=False)
 
 
@@ -149,5 +148,5 @@ def _moments(summary: Any, root: str) -> dict[str, dict[str, float | None]]:
 
 
 def _number(value: Any) -> float | None:
-    """The shortest decimal that gives the same bits back; None where it is not finite."""
+    """The shortest decimal with the same bits; None if it is not finite."""
     return float(str(value)) if np.isfinite(value) else None

@@ -6,11 +6,11 @@ A cell is a model, a method and a seed. The seed alone makes its keys,
     y = epf.simulate(key_data, model, theta, num_steps)[1]
     results = epf.run(key_filter, method(model), y)
 
-so every method sees the same data, and a cell's numbers depend neither on the seeds that it was batched with nor on the
-process that ran it, but for the last bits: programs compiled for batches of other sizes may round otherwise.
+so every method gets the same data. To rounding, a cell's results do not depend on the seeds of its batch or on the
+process that ran it.
 
-On disk, `folder/table.csv` is the table, written when the sweep is done, and `folder/parts` has a folder for each model
-and method: `settings.json`, what its numbers depend on, and a file for each finished batch of seeds.
+`folder/table.csv` is the table, written when the sweep is done. `folder/parts` has a folder for each model and method,
+with `settings.json` and a file for each finished batch of seeds.
 """
 
 import itertools
@@ -51,29 +51,29 @@ def sweep(
 ) -> list[Row]:
     """Run every method on data of every model, for every seed: one row per cell and scalar parameter.
 
-    Finished batches are kept in the folder. Interrupted, the same call goes on from there: it computes what is missing
-    and tries again what failed. More seeds, models or methods may be added; the table holds the cells of this call.
-    A name whose meaning has changed (other options, data, precision, versions, kind of device) is refused.
+    Finished batches are kept in the folder. The same call goes on after an interruption: it computes what is missing
+    and tries failed cells again. You may add seeds, models or methods; the table holds the cells of this call. A name
+    whose meaning has changed (other options, data, precision, versions, kind of device) raises an error.
 
-    A method that cannot be built or run is recorded in its cells (`status`, `error`) and does not stop the others.
+    If a method cannot be built or run, its cells say so (`status`, `error`), and the other methods go on.
 
-    Under `jax.distributed`, every process makes the same call with the same shared folder, takes its share of the
-    batches, and returns the whole table.
+    Under `jax.distributed`, make the same call in every process with the same shared folder. Each process takes its
+    share of the batches and returns the whole table.
 
     Args:
-        models: for each name, a model and the theta that makes its data. Models that read inputs are not for sweeps.
+        models: for each name, a model and the theta that makes its data. Models that read inputs are not supported.
         methods: for each name, a function that builds a filter for a model.
         seeds: distinct whole numbers.
         num_steps: T, the length of every series.
-        folder: where results are kept.
-        batch: how many seeds run at once, in one compiled program for each model and method; an interruption loses one
-            batch. Several processes share out whole batches: let there be enough of them.
+        folder: the folder of the results.
+        batch: how many seeds run at once, in one compiled program for each model and method. An interruption loses one
+            batch. Several processes share whole batches, so make enough of them.
         progress: whether to show a progress bar.
 
     Returns:
-        The table, as it is in `folder/table.csv`: a list of dicts, None where there is no number. `mean`, `sd` and the
-        quantiles are of the last step; `seconds` are a cell's share of its batch, compilation apart. Steps at which
-        every weight was zero, and densities of theta that were NaN, are counted in the table rather than warned of.
+        The table, as in `folder/table.csv`: a list of dicts, with None where there is no number. `mean`, `sd` and the
+        quantiles are those of the last step; `seconds` are a cell's share of its batch, without compilation. The table
+        counts steps with all weights zero and NaN densities of theta, instead of warnings.
     """
     models, methods, seeds = _check_models(models), _check_methods(methods), _check_seeds(seeds)
     check_whole_number("num_steps", num_steps, hint="It is the number of observations.")
@@ -99,12 +99,12 @@ def sweep(
 
 
 class Trial(NamedTuple):
-    """A method on a model: what its cells have in common.
+    """A method on a model.
 
     Attributes:
         model: the model.
-        theta: what makes the data.
-        filter_: the method, built; None if that failed.
+        theta: the theta that makes the data.
+        filter_: the filter; None if it could not be built.
         error: why it failed, or None.
         num_steps: T.
         parts: its results on disk.
@@ -155,7 +155,7 @@ Batch = tuple[list[int], int]
 
 
 def _batches(seeds: list[int], batch: int) -> list[Batch]:
-    """The seeds in batches as equal as can be, each with the number of runs of the one program that does them all."""
+    """The seeds in batches of nearly equal size, each with the number of runs of their common program."""
     size = -(-len(seeds) // max(1, -(-len(seeds) // batch)))
     return [(seeds[i : i + size], size) for i in range(0, len(seeds), size or 1)]
 
@@ -167,7 +167,7 @@ def _deal(batches: list[list[Batch]]) -> list[list[Batch]]:
 
 
 def _runner(trial: Trial) -> Callable[[list[int], int], list[Row]]:
-    """A function that runs a batch and gives its rows, a failure being rows, too; it compiles when first called."""
+    """A function that runs a batch and returns its rows, also for a failure; it compiles when first called."""
     program = None
 
     def summaries(seeds, size):
@@ -240,7 +240,7 @@ def _rows(trial: Trial, seed: int, found: Any, i: int, seconds: float | None, er
 
 
 def _at(numbers: dict[str, dict[str, np.ndarray]], column: str, name: str, i: int) -> float | None:
-    """A number, or None where a method has none: it failed, or was told theta."""
+    """A number, or None if the method failed or knows theta."""
     values = numbers.get(column, {}).get(name)
     return None if values is None else values[i].item()
 
@@ -255,7 +255,7 @@ def _wait_for_all(name: str) -> None:
 
 
 def _warn_of_failures(table: list[Row], folder: pathlib.Path) -> None:
-    """Tell how many cells failed, and the first error of each model and method."""
+    """Warn of failed cells, with the first error of each model and method."""
     cells = {(row["model"], row["method"], row["seed"]): row["error"] for row in table}
     failed = {cell: error for cell, error in cells.items() if error is not None}
     if failed:

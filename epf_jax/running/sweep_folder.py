@@ -1,4 +1,4 @@
-"""A sweep on disk: what is finished, and whether it belongs to the settings at hand."""
+"""The folder of a sweep: finished batches, and a check that they belong to the same settings."""
 
 import csv
 import hashlib
@@ -18,7 +18,7 @@ PATIENCE = 120.0  # seconds; network file systems keep what they know of a folde
 
 
 class Parts:
-    """The finished batches of one method on one model, a file each, in a folder of their own.
+    """The finished batches of one method on one model: a folder with a file for each.
 
     Attributes:
         model: the model's name.
@@ -26,7 +26,7 @@ class Parts:
     """
 
     def __init__(self, folder: pathlib.Path, model: str, method: str, settings: Row | None):
-        """Look into the folder, and refuse one whose numbers come from other settings; None if they are not known."""
+        """Open the folder; raises if its results come from other settings. `None` means that they are not known."""
         self.model, self.method, self._settings = model, method, settings
         name = re.sub(r"[^\w.-]+", "_", f"{model}-{method}")[:80]
         digest = hashlib.sha256(json.dumps([model, method]).encode()).hexdigest()[
@@ -53,7 +53,7 @@ class Parts:
         write_atomically(path, json.dumps(rows, indent=1) + "\n")
 
     def read(self, seeds: list[int]) -> list[Row]:
-        """The rows of the seeds, in their order, once they are there: a folder on a network may lag behind."""
+        """The rows of the seeds in their order; waits until they are there, because network folders may lag."""
         give_up = time.monotonic() + PATIENCE
         self._rows = self._finished()
         while lost := [seed for seed in seeds if seed not in self._rows]:
@@ -67,7 +67,7 @@ class Parts:
         return [row for seed in seeds for row in self._rows[seed]]
 
     def _finished(self) -> dict[int, list[Row]]:
-        """The rows of every seed on disk: the ones that succeeded, else the last failure."""
+        """The rows of every seed on disk: the successful ones, or else the last failure."""
         found: dict[int, list[Row]] = {}
         for path in sorted(self._folder.glob("seeds-*.json"), key=lambda path: path.stat().st_mtime_ns):
             cells: dict[int, list[Row]] = {}
@@ -105,7 +105,7 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def check_folder(folder: Any) -> pathlib.Path:
-    """The folder, made if need be, or an error if it cannot be written."""
+    """The folder, made if it does not exist; raises if it cannot be written."""
     if not isinstance(folder, str | os.PathLike) or not str(folder):
         raise TypeError(f'folder: expected a path such as "results/sweep", got {brief(folder)}.')
     path = pathlib.Path(folder).expanduser()
@@ -119,7 +119,7 @@ def check_folder(folder: Any) -> pathlib.Path:
 
 
 def write_table(path: pathlib.Path, table: list[Row]) -> None:
-    """The table as CSV; what is None is left empty."""
+    """Write the table as CSV, with empty cells for None."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""What a run warns of when it ends: weights that were all zero, next to it, or NaN; lost particles; NaN densities."""
+"""Warnings at the end of a run: weights that were zero, nearly zero or NaN; lost particles; NaN densities."""
 
 import warnings
 from typing import Any
@@ -16,7 +16,7 @@ _BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step withou
 
 
 def is_troubled(results: Results) -> Bool[Array, ""]:
-    """Whether `warn_of_trouble` has anything to tell of (inside jax.grad it tells nothing of lost particles)."""
+    """Whether `warn_of_trouble` has anything to report (inside jax.grad it ignores lost particles)."""
     lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
     told = results.collapsed | (results.num_bad_densities > 0) | lost
     told |= _badly_weighted(results, results.num_bad_weights) | (_log_densities(results, jnp) < ABSURD)
@@ -24,7 +24,7 @@ def is_troubled(results: Results) -> Bool[Array, ""]:
 
 
 def warn_of_trouble(results: Results) -> None:
-    """Tell of steps at which every weight was zero, of particles that are NaN, of densities of theta that were NaN."""
+    """Warn of steps with all weights zero, of particles that are NaN, and of NaN densities of theta."""
     means = jax.tree.leaves((results.theta.mean, results.x.mean))
     read = [results.collapsed, results.num_bad_densities, results.num_bad_weights, results.log_evidence, *means]
     if isinstance(read[0], jax.core.Tracer):
@@ -49,9 +49,9 @@ def warn_of_trouble(results: Results) -> None:
     if absurd.any():
         warnings.warn(
             f"The model all but rules out what was observed at {_steps(absurd, t)}, by log-densities below "
-            f"{ABSURD:g}: a few particles, or one, are left. Likely causes: a code such as -999 for a missing value "
-            "(write NaN), wrong units, an outlier, for which a heavier tail (dist.StudentT) makes room, or an "
-            "observation noise too small for num_particles (try epf.fully_adapted or epf.laplace).",
+            f"{ABSURD:g}: few particles are left. Likely causes: a code such as -999 for a missing value "
+            "(write NaN), wrong units, an outlier (try a heavier tail, dist.StudentT), or an observation noise too "
+            "small for num_particles (try epf.fully_adapted or epf.laplace).",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -67,12 +67,11 @@ def warn_of_trouble(results: Results) -> None:
     if lost.any():
         warnings.warn(
             f"The particles are NaN or infinite from t = {_first(lost, t)} on: from there on nothing is known. Likely "
-            "causes: a transition that is NaN for an input (a negative time step under a square root), that has noise "
-            "of scale zero, or that explodes; a model whose form changes at some time or state (a variance that is "
-            "multiplied in a rare regime), where conjugate_blocks, told by print(filter), must not be taken: give "
-            "statistic=epf.chebyshev(model) or epf.assumed_density(model); or coefficients of regressors that are "
-            "nearly the same in float32, as an intercept beside a level in the hundreds is: write the model for y less "
-            "its level, or jax_enable_x64.",
+            "causes: a transition that is NaN for an input (a negative time step under a square root), has noise of "
+            "scale zero, or explodes; a model whose form changes at some time or state, for which conjugate_blocks is "
+            "wrong (give statistic=epf.chebyshev(model) or epf.assumed_density(model)); or regressors that are nearly "
+            "equal in float32, such as an intercept beside a level in the hundreds (subtract the level from y, or use "
+            "jax_enable_x64).",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -93,7 +92,7 @@ def _badly_weighted(results: Results, num_bad: Any) -> Any:
 
 
 def _log_densities(results: Results, xp: Any) -> Any:
-    """Of every observation given those before it; zero for the first after a state that the run went on from."""
+    """The log-density of every observation given those before it; zero for the first after a given state."""
     total = xp.asarray(results.log_evidence)
     from_start = xp.asarray(results.final.t)[..., None] == total.shape[-1]
     before = xp.where(from_start, 0.0, total[..., :1])
@@ -103,7 +102,7 @@ def _log_densities(results: Results, xp: Any) -> Any:
 
 
 def _lost(means: list[Any], shape: tuple[int, ...], xp: Any) -> Any:
-    """At which steps, of this shape, any mean is NaN or infinite; by NumPy, or by jax's."""
+    """The steps at which any mean is NaN or infinite, by NumPy or by jax.numpy."""
     lost = xp.zeros(shape, bool)
     for mean in means:
         lost = lost | ~xp.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))

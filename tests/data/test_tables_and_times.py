@@ -78,7 +78,7 @@ def test_a_series_of_one_row_takes_the_usual_step_of_its_panel():
     assert panel.names == ("a", "b", "c")
     np.testing.assert_array_equal(panel.inputs["dt"][:, 0], [1.0, 1.0, 3.0])  # steps 1, 1, 1, 3, 3: the median is 1
     alone = {name: column[3:4] for name, column in table.items()}
-    with pytest.raises(ValueError, match=r"^series 'b': start: one stamp in column 'week' makes no step"):
+    with pytest.raises(ValueError, match=r"^series 'b': start: column 'week' has one stamp"):
         epf.panel(alone, "sold", by="shop", time="week")
 
 
@@ -143,7 +143,7 @@ def test_text_in_a_number_column_is_refused_with_its_row_and_value():
         (r"^columns: the table has no column 'c'; it has a, b, t", {"columns": "c"}),
         (r"^inputs: the table has no column 'c'", {"inputs": ["c"]}),
         (r"^time: the table has no column 'c'", {"time": "c"}),
-        (r"^time: unit and start speak of a column of time stamps", {"unit": "days"}),
+        (r"^time: unit and start need a column of time stamps", {"unit": "days"}),
         (r"^unit: column 't' holds numbers.*leave the unit out", {"time": "t", "unit": "days"}),
         (r"^start: expected a time before the first stamp in column 't', got 5", {"time": "t", "start": 5}),
         (r"^inputs: column 'b', row 1.*missing \(1 in all\)", {"columns": "a", "inputs": "b"}),
@@ -182,7 +182,7 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
     ("message", "stamps", "options"),
     [
         (r"row 2 .*: 1\.5 comes before 2\.0 of the row before\. Sort the table by 't'", [1.0, 2.0, 1.5], {}),
-        (r"row 1 .*: the stamp 1\.0 stands in the row before, too", [1.0, 1.0, 2.0], {}),
+        (r"row 1 .*: the stamp 1\.0 is that of the row before, too", [1.0, 1.0, 2.0], {}),
         (r"row 1 .*: 2023-01-01 comes before 2024-01-01", ["2024-01-01", "2023-01-01"], {"unit": "days"}),
         (r"row 1 .*: the stamp 2024-01-01 stands", ["2024-01-01", "2024-01-01"], {"unit": "days"}),
         (r"row 1 .*: 'soon' is neither a number nor a date", ["2024-01-01", "soon"], {"unit": "days"}),
@@ -190,9 +190,9 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
         (r"row 1 .*: the time is missing", pd.to_datetime(["2024-01-01", None]), {"unit": "days"}),
         (r"row 1 .* is a number, and those before it are a date", ["2024-01-01", "3"], {"unit": "days"}),
         (r"row 1 .* is a date with its time zone, and", ["2024-01-01", "2024-01-02T00:00+00:00"], {"unit": "days"}),
-        (r"^unit: the stamps in column 't' are dates, so say in which unit", ["2024-01-01", "2024-01-02"], {}),
+        (r"^unit: the stamps in column 't' are dates. Give the unit in which", ["2024-01-01", "2024-01-02"], {}),
         (r"^unit: expected one of seconds, .* got 'fortnights'", ["2024-01-01"] * 2, {"unit": "fortnights"}),
-        (r"^start: one stamp in column 't' makes no step", [1.0], {}),
+        (r"^start: column 't' has one stamp", [1.0], {}),
         (r"^start: expected a stamp like those", [1.0, 2.0], {"start": "2024-01-01"}),
         (
             r"^start: expected a stamp like those",
@@ -255,9 +255,11 @@ def test_a_table_of_steps_to_come_needs_no_observations():
     found = epf.forecast(KEY, filter_, results.final, 3, inputs=ahead)
     expected = epf.forecast(KEY, filter_, results.final, 3, inputs={"dt": [1.0, 2.0, 1.0]})
     np.testing.assert_array_equal(found.y.mean, expected.y.mean)
-    with pytest.raises(ValueError, match=r"^start: nothing is observed in this table.* start=series\.times\[-1\], or"):
+    with pytest.raises(
+        ValueError, match=r"^start: a table without observations needs .* start=series\.times\[-1\], or"
+    ):
         epf.from_table({"day": [1, 3, 4]}, time="day")
-    with pytest.raises(ValueError, match=r"^inputs: <Series of 4 observations of y> has none. Name their columns"):
+    with pytest.raises(ValueError, match=r"^inputs: <Series of 4 observations of y> has no inputs. Name columns"):
         epf.forecast(KEY, filter_, results.final, 4, inputs=epf.from_table({"y": Y[:4]}))
 
 
@@ -313,7 +315,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", " "]}, by="who")),
         (ValueError, r"^by: column 'who' is missing in row 0", lambda: epf.panel(pd.DataFrame({"y": [1.0], "who": pd.array([pd.NA])}), by="who")),
         (ValueError, r"^table: its columns have unequal lengths", lambda: epf.from_table({"a": [1], "b": [1, 2]})),
-        (ValueError, r"^table: a column's name stands twice", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),
+        (ValueError, r"^table: two columns have the same name", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),
         (TypeError, r"^table: expected a DataFrame, a dict of columns", lambda: epf.from_table(np.ones((2, 2, 2)))),
         (TypeError, r"^table: expected a table, got the path 'a.csv'.*read_csv\('a.csv'\)", lambda: epf.from_table("a.csv", "y")),
         (ValueError, r"^table: expected observations, got a table without columns", lambda: epf.from_table({})),
@@ -350,7 +352,7 @@ def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
     assert row(1) == "line 4"
     for text, message in (
         ("a,b\n1\n", "line 2 has 1 cell, and line 1 2 names"),
-        ("a,a\n1,2\n", "name stands twice"),
+        ("a,a\n1,2\n", "the same column name twice"),
         ("a\n", "got 1 line"),
         ("", "got 0 lines"),
         ('a\n"1\n', "cannot be read as CSV"),
@@ -369,15 +371,15 @@ def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
 
 
 def test_a_column_is_not_both_observed_and_an_input():
-    with pytest.raises(ValueError, match="inputs: 'y' is observed, and would be read as an input, too"):
+    with pytest.raises(ValueError, match="inputs: 'y' is observed, and also given as an input"):
         epf.from_table({"y": [1.0, 2.0], "z": [0.0, 1.0]}, "y", inputs=["z", "y"])
-    with pytest.raises(ValueError, match="inputs: 't' is observed, and would be read as the time, too"):
+    with pytest.raises(ValueError, match="inputs: 't' is observed, and also given as the time"):
         epf.from_table({"y": [1.0, 2.0], "t": [0.0, 1.0]}, ["y", "t"], time="t")
 
 
 def test_days_written_as_one_number_are_refused_and_other_numbers_are_not():
     days = [20240130, 20240131, 20240201]
-    with pytest.raises(ValueError, match="whole numbers such as 20240130, which are days as one writes them"):
+    with pytest.raises(ValueError, match="whole numbers such as 20240130, which look like dates"):
         epf.from_table({"y": [1.0, 2.0, 3.0], "day": days}, "y", time="day")
     series = epf.from_table({"y": [1.0, 2.0, 3.0], "day": [20240130, 20240131, 20240132]}, "y", time="day")
     assert series.inputs["dt"].tolist() == [1, 1, 1]
@@ -414,7 +416,7 @@ def test_a_pandas_index_may_be_the_time_and_truth_values_are_numbers():
     np.testing.assert_array_equal(hours.stamps_ahead(3, dt=in_single), hours.stamps_ahead(3))
     with pytest.raises(ValueError, match=r"^dt: expected a time step for each of 3 steps, got 2"):
         series.stamps_ahead(3, dt=[1.0, 2.0])
-    with pytest.raises(ValueError, match=r"^series: expected one with the time stamps of two observations"):
+    with pytest.raises(ValueError, match=r"^series: expected a series with at least two time stamps"):
         epf.from_table(table, "y").stamps_ahead(2)
 
 
@@ -428,5 +430,5 @@ def test_a_table_of_steps_to_come_has_their_stamps():
     days = {"day": ["2024-01-05", "2024-01-07"], "heat": [1.0, 2.0]}
     ahead = epf.from_table(days, [], time="day", unit="days", inputs="heat", start=np.datetime64("2024-01-03"))
     assert [str(day)[:10] for day in ahead.stamps_ahead(2)] == days["day"]
-    with pytest.raises(ValueError, match=r"^series: expected that which was filtered, or one of the 3 steps to come"):
+    with pytest.raises(ValueError, match=r"^series: expected the filtered series, or one of the 3 future steps"):
         ahead.stamps_ahead(3)

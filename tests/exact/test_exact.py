@@ -191,7 +191,7 @@ def test_quadrature_over_the_regimes_is_the_forward_algorithm():
     ("message", "call"),
     [
         ("^nodes: the model's states are whole numbers, and some", lambda axes: ([0.3], axes, [0.0, 0.5, 1.0])),
-        ("^nodes: the model's states are whole.*none may be skipped", lambda axes: ([0.3], axes, np.array([0, 2]))),
+        ("^nodes: the model's states are whole.*none may be left out", lambda axes: ([0.3], axes, np.array([0, 2]))),
         ("^y: 1 infinite value", lambda axes: ([np.inf], axes, np.arange(2))),
     ],
 )

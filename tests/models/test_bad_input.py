@@ -217,7 +217,7 @@ def test_a_parameter_that_nothing_reads_is_told_of_at_the_users_line():
         transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
-    with pytest.warns(UserWarning, match=r"reads theta\['s'\], whose prior is all") as told:
+    with pytest.warns(UserWarning, match=r"reads theta\['s'\], so its posterior") as told:
         epf.bootstrap_filter(model, 10)
     assert told[0].filename == __file__
 
@@ -844,7 +844,7 @@ def test_functions_of_the_wrong_kind_are_refused(message, call):
         lambda: epf.run(KEY, filter_(), np.array([1.0, 1e300, 2.0])),
     ),
     (
-        r"^keys: there are none; give one key for each run",
+        r"^keys: there are no keys. Give one key for each run",
         lambda: epf.replicate(jax.random.split(KEY, 0), filter_(), Y),
     ),
     (
@@ -923,7 +923,7 @@ def test_a_support_that_is_not_known_beforehand_refuses_nothing(observation):
         r"^inputs: expected real numbers, got dtype complex",
         lambda: epf.run(KEY, filter_(), Y, inputs=np.ones(len(Y)) + 2j),
     ),
-    (r"^state, filter_: they came the other way round", lambda: epf.save("a.npz", filter_(), filter_().init(KEY))),
+    (r"^state, filter_: these are in the wrong order", lambda: epf.save("a.npz", filter_(), filter_().init(KEY))),
     (r"^key: expected a key, jax\.random\.key\(0\), got 0", lambda: epf.run(0, filter_(), Y)),
     (r"^key: expected a key.*array of shape \(3,\)", lambda: epf.run(jax.random.split(KEY, 3), filter_(), Y)),
     (r"^key: expected a key.*got an array.*int32", lambda: filter_().init(0)),
@@ -944,7 +944,7 @@ def test_a_support_that_is_not_known_beforehand_refuses_nothing(observation):
     (r"^keys: expected B keys, jax\.random\.split.*got 5", lambda: epf.replicate(5, filter_(), Y)),
     (r"^filter_: expected a filter", lambda: epf.replicate(jax.random.split(KEY, 2), Y, filter_())),
     (
-        r"^filter_: a function that builds the filter is called with an entry of hyper for each run, and there is none",
+        r"^filter_: a function that builds the filter needs hyper",
         lambda: epf.replicate(jax.random.split(KEY, 2), lambda hyper: filter_(), Y),
     ),
     (r"^y: .* Of states and observations, x, y = epf\.simulate", lambda: epf.run(KEY, filter_(), (Y, Y[:2]))),
@@ -1108,7 +1108,7 @@ def test_oracles_refuse_models_and_grids_that_they_cannot_handle(message, call):
     ("y", "hint"),
     [
         ({"p": [1.0, 2.0]}, r"A dict of columns is a table: epf.from_table"),
-        ("data.csv", r"A file is read first, .*read_csv"),
+        ("data.csv", r"Read the file first: .*read_csv"),
         (epf.from_table({"p": [1.0, 2.0]}, ["p"]), r"Take y\[:, 0\], or of a table a column by its name"),
     ],
     ids=["dict", "path", "one column"],

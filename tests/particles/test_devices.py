@@ -119,7 +119,7 @@ def test_wrong_meshes_are_refused_by_name():
     with pytest.raises(TypeError, match="scheme: islands resample by a plain scheme"):
         epf.bootstrap_filter(SIN, 64, resample=epf.islands(mesh, scheme=epf.when_ess_below(0.5)))
     spread = epf.bootstrap_filter(SIN, 64, resample=epf.across_devices(mesh))
-    with pytest.raises(ValueError, match="filter_: its particles are spread over the devices of a mesh already"):
+    with pytest.raises(ValueError, match="filter_: its particles are already spread over the devices of a mesh"):
         epf.replicate(jax.random.split(jax.random.key(0), 2), spread, jnp.zeros(3))
     with pytest.raises(TypeError, match=r"mesh: expected a jax.sharding.Mesh"):
         epf.replicate(jax.random.split(jax.random.key(0), 2), epf.bootstrap_filter(SIN, 8), jnp.zeros(3), mesh=2)

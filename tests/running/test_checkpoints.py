@@ -138,7 +138,7 @@ def test_foreign_files_other_formats_and_missing_ones_are_refused(path, tmp_path
     refuses(path, "format 7, and this version of epf_jax .* reads format 1")
     for foreign in (b"t,y\n1,2\n", b"PK\x03\x04 a zip", b"\x80\x04\x95 a pickle", bytes(200)):
         path.write_bytes(foreign)
-        refuses(path, "no checkpoint of epf_jax")
+        refuses(path, "not a checkpoint of epf_jax")
     refuses(tmp_path / "none", "No such file")
 
 

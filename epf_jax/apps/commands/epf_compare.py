@@ -82,8 +82,8 @@ def compare_command(
 ) -> None:
     """Compare methods on the same data: log-evidence, one-step predictive log scores, posteriors side by side.
 
-    The folder gets compare.html, figures/ and compare.parquet. A method that is not for the model is named with the
-    reason, and does not stop the others.
+    The folder gets compare.html, figures/ and compare.parquet. A method that does not fit the model is named with the
+    reason, and the others run on.
     """
     keep_compiled_programs()
     with refusals():
@@ -111,7 +111,7 @@ def compare_command(
 
 
 def default_methods(target: StateSpaceModel | Filter) -> tuple[str, ...]:
-    """The methods that are compared where none are named."""
+    """The methods that are compared by default."""
     is_linear = isinstance(target, StateSpaceModel) and target.shapes.problem is None and not why_not_kalman(target)
     return (DEFAULT[0], EXACT_INSIDE, *DEFAULT[1:]) if is_linear else DEFAULT
 
@@ -119,7 +119,7 @@ def default_methods(target: StateSpaceModel | Filter) -> tuple[str, ...]:
 def _filters(
     target: StateSpaceModel | Filter, sizes: dict[str, int | None], series: Series, kept: dict[str, pathlib.Path | None]
 ) -> tuple[dict[str, Filter], dict[str, str]]:
-    """The filters by name, with so many particles or their own number, and why a method is not for the model."""
+    """The filters by name, and the reasons why other methods do not fit the model."""
     if isinstance(target, Filter):
         raise ValueError("MODEL: it is a filter; name the model itself, for which methods are compared.")
     if not sizes:
@@ -189,7 +189,7 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
 
 
 def _with_error(value: float, error: float) -> str:
-    """The value with as many decimals as its standard error has to its first digit."""
+    """The value, rounded to the first digit of its standard error."""
     if not (np.isfinite(value) and np.isfinite(error)):
         return "-"
     decimals = max(0, -int(np.floor(np.log10(max(error, 1e-9)))))
@@ -204,7 +204,7 @@ def side_by_side(found: dict[str, Results]) -> Table:
 
 
 def disagreements(found: Mapping[str, Results]) -> list[str]:
-    """A sentence for each parameter that two methods put apart, of those that are not known to be off."""
+    """A sentence for each parameter on which two methods disagree; methods known to be biased do not count."""
     told = []
     mean, sd = (
         {name: scalars(part(r.theta), 1) for name, r in found.items() if name not in _BASELINES}

@@ -1,4 +1,4 @@
-"""`epf doctor`: what is installed here, and what a filter would run on."""
+"""`epf doctor`: installed versions, devices, precision and the compilation cache."""
 
 import importlib.metadata
 import pathlib
@@ -25,7 +25,7 @@ _EXTRAS = {  # package: what it is for
 
 @app.command("doctor")
 def doctor_command() -> None:
-    """Tell devices, versions, precision and the compilation cache."""
+    """Show devices, versions, precision and the compilation cache."""
     keep_compiled_programs()
     here = machine()
     rows = [{"what": name, "is": here[name]} for name in ("epf_jax", "python", "jax", "jaxlib", "numpyro", "numpy")]

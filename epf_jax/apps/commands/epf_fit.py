@@ -1,4 +1,4 @@
-"""`epf fit`: a model, a table, a posterior, a report."""
+"""`epf fit`: learns a model's parameters from a table and writes a report."""
 
 import pathlib
 import sys
@@ -84,11 +84,10 @@ def fit_command(
 ) -> None:
     """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
 
-    The folder gets fit.html, figures/, fit.parquet and fit.nc, and with --forecast or --future forecast.csv. With
-    --checkpoint FILE an interrupted fit goes on where it was, and so does one whose table has got more rows at its
-    end; the numbers are those of one fit of it all (but for the last bit where a single row is filtered alone). Methods
-    that remember every row, resample-move and smc2, begin with room for twice the rows and more, and go on until it is
-    used up.
+    The folder gets fit.html, figures/, fit.parquet and fit.nc, and with --forecast or --future also forecast.csv. With
+    --checkpoint FILE an interrupted fit goes on where it stopped, and a table may gain rows at its end; the results
+    are those of one fit of all rows, to rounding. Methods that remember every row (resample-move, smc2) begin with
+    room for at least twice the rows.
     """
     keep_compiled_programs()
     with refusals():
@@ -124,7 +123,7 @@ def fit_command(
 
 
 def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, warned: list[str]) -> Smoothed:
-    """The smoothed states; what was told of them joins the other warnings."""
+    """The smoothed states; their warnings join the others."""
     key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
     with look.told_of(warned):
         return smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=sys.stderr.isatty())
@@ -142,7 +141,7 @@ def posterior(results: Results) -> Table:
 
 
 def run_facts(results: Results) -> Table:
-    """The evidence, and how well the particles served."""
+    """The evidence and the quality of the particles."""
     ess = np.asarray(results.ess)
     rows: list[dict[str, Any]] = [
         {"": "log-evidence", "value": f"{float(results.log_evidence[-1]):.3f}"},
@@ -155,7 +154,7 @@ def run_facts(results: Results) -> Table:
 
 
 def _mean_of_tried(acceptance: Any) -> float:
-    """The mean over the steps that tried a move; NaN where none did."""
+    """The mean over the steps that tried a move; NaN if none did."""
     tried = np.asarray(acceptance)[~np.isnan(acceptance)]
     return float(tried.mean()) if len(tried) else float("nan")
 

@@ -1,4 +1,4 @@
-"""`epf reproduce`: the paper's experiments again."""
+"""`epf reproduce`: repeats the paper's experiments."""
 
 import pathlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def reproduce_command(
 ) -> None:
     """Run the paper's experiments again and write a report: figures, tables, and a verdict on every claim.
 
-    Results are kept by their settings, so a run may be interrupted and started again.
+    Results are kept: you can interrupt a run and start it again.
     """
     unknown = [name for name in experiments or () if name not in EXPERIMENTS]
     if unknown:

@@ -35,7 +35,7 @@ from epf_jax.running.trouble import ABSURD
 
 
 class OnError(enum.StrEnum):
-    """What a line that cannot be read does."""
+    """What happens at a line that cannot be read."""
 
     stop = "stop"
     skip = "skip"
@@ -67,19 +67,17 @@ def stream_command(
     """Learn from observations as they come: one a line in, one JSON summary of the posterior a line out, each flushed.
 
     A line is a number, CSV (the first line may be a header) or JSON: a number, a list, or an object with named columns.
-    null, NaN and an empty cell are missing values; blank lines are passed over. --inputs names the columns that the
-    model reads as u[name], the time step u["dt"] among them. A line that cannot be read is told on standard error with
-    its number and the reason, and stops the stream or is skipped, as --on-error says.
+    null, NaN and empty cells are missing values; blank lines are skipped. --inputs names the columns that the model
+    reads as u[name], such as the time step u["dt"]. A line that cannot be read is reported on standard error with its
+    number and the reason; --on-error says whether the stream stops.
 
-    With --checkpoint FILE, an observation is acknowledged when its output line is written, and the checkpoint holds it
-    before that: the process may be killed at any moment, and no acknowledged observation is lost. Started again with
-    the same FILE, the first line written is the posterior as the checkpoint holds it: its "t" is the number of
-    observations counted, which may be ahead by those whose lines were not written any more. (Without a checkpoint in
-    FILE yet, it is the prior's, with "t": 0.) To count none twice, go on with observation t + 1; or give the whole
-    input again with --replay; or number the lines, --sequence NAME, and send again whatever was not acknowledged:
-    numbers counted before are answered by a line with "repeated": true and change nothing. The numbers are those of a
-    process that was never stopped, bit for bit. A last line that does not end is not counted: it may be a part of a
-    number. One process at a time may use FILE.
+    With --checkpoint FILE, an observation is saved before its output line is written. You can kill the process at any
+    moment: no answered observation is lost. After a restart with the same FILE, the first output line is the saved
+    posterior; its "t" is the number of observations counted (0 for a new FILE). Some of these may not have been
+    answered. To count none twice, go on with observation t + 1, or give the whole input again with --replay, or number
+    the lines (--sequence NAME) and send again what was not answered: repeated numbers get a line with "repeated": true
+    and change nothing. A last line without a line end is not counted, because it may be incomplete. Only one process
+    at a time may use FILE.
     """
     keep_compiled_programs()
     names, read_inputs = names_in(columns), names_in(inputs)
@@ -88,7 +86,7 @@ def stream_command(
             checkpoint = check_path(checkpoint)
             stack.enter_context(held(checkpoint))
         elif replay or checkpoint_every > 1:
-            raise ValueError("--checkpoint: --replay and --checkpoint-every speak of a checkpoint; name its file.")
+            raise ValueError("--checkpoint: --replay and --checkpoint-every need a checkpoint. Name its file.")
         example = {name: jnp.zeros(()) for name in read_inputs} or None
         filter_ = build(model, method, particles, example)
         shape = y_shape(filter_.model)
@@ -105,7 +103,7 @@ def stream_command(
 
 
 class _Loop:
-    """The lines in turn: read, counted, kept, and only then answered."""
+    """Reads each line, counts it, saves it, and then answers it."""
 
     def __init__(
         self, stream: Stream, reader: LineReader, every: int, on_error: OnError, replay: bool, *, whole_lines: bool
@@ -158,7 +156,7 @@ class _Loop:
             self._answer()
 
     def _answer(self) -> None:
-        """Keep what was counted, then acknowledge it."""
+        """Save what was counted, then answer it."""
         if self._waiting:
             self._stream.notes["header"] = self._reader.header
             self._stream.save()
@@ -167,7 +165,7 @@ class _Loop:
 
 
 def _lines() -> Iterator[bytes]:
-    """The lines of standard input; of one that is too long, only as much as shows that it is."""
+    """The lines of standard input; a line that is too long is cut."""
     source: Any = sys.stdin.buffer
     while line := source.readline(LONGEST + 2):
         rest = line

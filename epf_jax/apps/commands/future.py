@@ -1,4 +1,4 @@
-"""The observations to come: what the options say of their steps, and what a fit says that they will be."""
+"""Forecasts of `epf fit`: the steps that its options ask for, and the predicted observations."""
 
 import pathlib
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ _MOST_ROWS = 12  # of the table on a screen and a page
 
 
 class Steps(NamedTuple):
-    """The steps of a forecast: how many there are, and their inputs, as `epf.forecast` takes them."""
+    """The steps of a forecast: their number and their inputs, for `epf.forecast`."""
 
     num: int
     inputs: dict[str, np.ndarray] | None
@@ -93,5 +93,5 @@ def predictions(found: Forecast, series: Series) -> Table:
 
 
 def write_csv(path: pathlib.Path, found: Forecast, series: Series) -> None:
-    """All of the forecast, states and observations, as a CSV file."""
+    """Write the whole forecast, states and observations, to a CSV file."""
     write_atomically(path, found.to_pandas(series).to_csv(index=False))

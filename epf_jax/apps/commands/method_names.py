@@ -1,4 +1,4 @@
-"""The methods that the command line knows by name: the one place where a name becomes a filter."""
+"""The method names of the command line, and the filters that they stand for."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,14 +21,14 @@ from epf_jax.models.state_space import StateSpaceModel
 
 
 class Method(NamedTuple):
-    """A filter by its name.
+    """A method of the command line.
 
     Attributes:
-        build: what makes it of a model and a number of particles.
-        num_particles: how many it gets by default.
+        build: builds the filter from a model and a number of particles.
+        num_particles: the default number of particles.
         remembers: whether it remembers the whole series.
         caution: what is wrong with its posterior by design, or "".
-        at_each_node: whether so many particles are at every node of a grid, and not all of them.
+        at_each_node: whether this is the number of particles at each node of a grid.
     """
 
     build: Callable[..., Filter]
@@ -39,7 +39,7 @@ class Method(NamedTuple):
 
 
 def ibis(model: StateSpaceModel, num_particles: int, *, max_steps: int) -> Filter:
-    """SMC^2 with Kalman's filter inside."""
+    """SMC^2 with Kalman filters inside."""
     return smc2_filter(model, num_particles, max_steps=max_steps, inner=kalman(model))
 
 
@@ -61,12 +61,12 @@ EXACT_INSIDE = "ibis"  # of models that are linear and Gaussian given theta, wit
 
 
 def in_words() -> str:
-    """The names that there are."""
+    """All method names, with commas."""
     return ", ".join(METHODS)
 
 
 def check_method(name: str, option: str = "--method") -> None:
-    """Refuse a name that no method has."""
+    """Raise if no method has this name."""
     if name not in METHODS:
         raise ValueError(
             f"{option}: there is no {name!r}; choose one of {in_words()}, or build a filter with your own options in "
@@ -75,7 +75,7 @@ def check_method(name: str, option: str = "--method") -> None:
 
 
 def filter_of(name: str, model: StateSpaceModel, num_particles: int | None, room: int | None = None) -> Filter:
-    """The named method for a model; one that remembers the observations has room for so many."""
+    """The named filter for a model; `room` is the number of observations that it can remember."""
     check_method(name)
     method = METHODS[name]
     options = {}

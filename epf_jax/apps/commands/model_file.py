@@ -1,6 +1,6 @@
-"""`path/to/model.py:name`: the model, or the filter, that a Python file defines. The file is code, and is run.
+"""Loads the model or the filter that `path/to/model.py:name` names. The file is run as Python code.
 
-Where it defines one only, its name may be left out.
+The name may be left out if the file defines only one.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from epf_jax.models.state_space import StateSpaceModel
 
 
 def target_of(text: str) -> StateSpaceModel | Filter:
-    """The model or filter that the text names, or an error: the file, the name or its kind is wrong."""
+    """The model or filter that the text names. Raises if the file, the name or its kind is wrong."""
     file, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     if not file or not (name.isidentifier() or text == file):
         raise ValueError(f"MODEL: expected path/to/model.py:name, got {text!r}.")
@@ -51,7 +51,7 @@ def target_of(text: str) -> StateSpaceModel | Filter:
 def build(
     text: str, method: str | None, num_particles: int | None, example_input: Any = None, room: int | None = None
 ) -> Filter:
-    """The filter that the options ask for; inputs show a model that has no example of them what a row looks like."""
+    """The filter that the options ask for. The inputs serve as `example_input` if the model has none."""
     return filter_for(target_of(text), method, num_particles, example_input, room)
 
 
@@ -76,7 +76,7 @@ def filter_for(
 
 
 def _run(path: pathlib.Path) -> ModuleType:
-    """The file, run as a module; its folder can be imported from, as when python runs it."""
+    """The file, run as a module; like a script, it can import from its own folder."""
     name = f"epf_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

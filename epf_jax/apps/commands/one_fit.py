@@ -1,4 +1,4 @@
-"""A filter on a table, in pieces: a progress bar between them, and a checkpoint after each."""
+"""Runs a filter over a table in pieces, with a progress bar and a checkpoint after each piece."""
 
 import contextlib
 import hashlib
@@ -50,14 +50,14 @@ def series_from(
 
 
 def example_row(series: Series) -> Any:
-    """One row of the inputs, or None where there are none."""
+    """One row of the inputs, or None without inputs."""
     return (
         None if series.inputs is None else {name: jnp.asarray(rows[0], float) for name, rows in series.inputs.items()}
     )
 
 
 def room_for(num_rows: int, checkpoint: pathlib.Path | None) -> int:
-    """How many rows a method that remembers them gets room for: what its checkpoint has, as long as they fit."""
+    """How many rows a method that remembers them has room for: that of its checkpoint, as long as the rows fit."""
     kept = read_notes(checkpoint).get("room") if checkpoint is not None and checkpoint.exists() else None
     return kept if kept is not None and kept >= num_rows else 1 << (2 * num_rows).bit_length()
 
@@ -65,23 +65,23 @@ def room_for(num_rows: int, checkpoint: pathlib.Path | None) -> int:
 def filter_series(
     filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
 ) -> Results:
-    """`run` on the series, from a checkpoint of its beginning if there is one; the numbers are those of `run`.
+    """The same results as `run` on the series, from a checkpoint of its beginning if there is one.
 
-    Without a checkpoint, which would have to hold the particles' descent, too, diagnostics are recorded.
+    Diagnostics are recorded only without a checkpoint, which does not hold the descent of particles.
 
     Args:
         filter_: the filter.
         series: the data.
-        seed: of the run's key.
-        checkpoint: the file to keep the results so far in.
-        advance: is told how many more observations are done.
+        seed: the seed of the run's key.
+        checkpoint: the file that keeps the results so far.
+        advance: called with the number of observations just done.
     """
     with contextlib.nullcontext() if checkpoint is None else held(checkpoint):
         return _filter_series(filter_, series, seed, checkpoint, advance)
 
 
 def observed(series: Series, filter_: Filter) -> Any:
-    """The observations as the filter's model has them."""
+    """The observations in the shape of the filter's model."""
     flat = series.y.reshape(len(series.y), -1)
     shape = y_shape(filter_.model)
     return check_series(shaped(flat, series.columns, shape, "--columns"), filter_.model, ndim_batch=0)
@@ -135,8 +135,8 @@ def _begun(path: pathlib.Path, filter_: Filter, y: Any, inputs: Any, seed: int) 
     if not same or notes["seed"] != seed:
         why = f"--seed was {notes['seed']} and is {seed}" if same else f"the first {num} rows are not what they were"
         raise CheckpointError(
-            f"{path}: it belongs to another fit: {why}. It was left as it is. Rows may be added at the end of the data "
-            "only; for other data or another seed choose another file."
+            f"{path}: it belongs to another fit: {why}. Add rows only at the end of the data, or choose another file. "
+            "This file was not changed."
         )
     head = jax.tree.map(lambda leaf: leaf[:num], (y, inputs))
     like = jax.eval_shape(lambda: run_jitted(filter_, *_OPTIONS, False, jax.random.key(0), None, *head))

@@ -1,4 +1,4 @@
-"""What the commands share: the application, its console, its options, and how a refusal is told."""
+"""Shared by the commands: the application, its console, its options, and how errors are shown."""
 
 import contextlib
 import pathlib
@@ -70,13 +70,13 @@ def fail(message: str, code: int = 2) -> NoReturn:
 
 
 def note(message: str) -> None:
-    """Say something on standard error, beside the results."""
+    """Print a note on standard error."""
     typer.echo(f"epf: {message}", err=True)
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """End the command with the reason where an argument, a file or the data are refused."""
+    """End the command with the reason if an argument, a file or the data raise an error."""
     try:
         yield
     except CannotEvaluateError as error:
@@ -90,12 +90,12 @@ def refusals() -> Iterator[None]:
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
+    """The names in a comma-separated list."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def keep_compiled_programs() -> None:
-    """Let the next process start without compiling, unless a folder has been set for that already."""
+    """Switch on the compilation cache, unless its folder is already set."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         try:
             cache_compiled_programs()
@@ -129,7 +129,7 @@ def show(table: Table) -> None:
 
 
 def tell(warned: list[str], how: str) -> list[str]:
-    """Print what was found wrong, and how its advice, which speaks Python, is followed by options; both, for a page."""
+    """Print findings, and the options that follow their advice; returns both for a report page."""
     for sentence in warned:
         console.print(f"Warning: {sentence}", style="yellow", highlight=False)
     if not any("epf." in sentence for sentence in warned):
@@ -139,5 +139,5 @@ def tell(warned: list[str], how: str) -> list[str]:
 
 
 def written(value: Any) -> str:
-    """A number as it stands in a table."""
+    """A number as text for a table."""
     return f"{float(value):.4g}"

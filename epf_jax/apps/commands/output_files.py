@@ -1,4 +1,4 @@
-"""The files of a run: its numbers as Parquet and netCDF, its page with every figure and table."""
+"""Writes the files of a run: numbers as Parquet and netCDF, and a page with figures and tables."""
 
 import io
 import pathlib
@@ -20,7 +20,7 @@ from epf_jax.running.results import Results
 
 
 def prepare(page: pathlib.Path) -> None:
-    """Refuse now what would fail once all the work is done: a folder that cannot be made, a package that is missing."""
+    """Raise before the work starts if the folder cannot be made or a package is missing."""
     try:
         import h5netcdf  # noqa: F401
         import h5py  # noqa: F401
@@ -40,7 +40,7 @@ def prepare(page: pathlib.Path) -> None:
 
 
 def columns_over_time(results: Results, series: Series, smoothed: Smoothed | None = None) -> dict[str, np.ndarray]:
-    """Everything that a run found, a column each with a row for every observation."""
+    """All results of a run as columns, with a row for every observation."""
     num = len(results.ess)
     found: dict[str, Any] = {"t": np.arange(1, num + 1)}
     if series.times is not None:
@@ -54,7 +54,7 @@ def columns_over_time(results: Results, series: Series, smoothed: Smoothed | Non
 
 
 def _found(results: Results) -> dict[str, np.ndarray]:
-    """What a run found, a column each."""
+    """The results of a run as columns."""
     found = _columns("theta", results.theta, results.levels) | _columns("x", results.x, results.levels)
     found |= {"log_evidence": np.asarray(results.log_evidence), "log_score": log_scores(results)}
     for name in ("ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed"):
@@ -97,7 +97,7 @@ def write_netcdf(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:
 def write_page(
     path: pathlib.Path, title: str, facts: list[str], warned: list[str], tables: list[Table], figures: list[Figure]
 ) -> pathlib.Path:
-    """The page, its pictures inside it and beside it."""
+    """Write the page with its pictures inside, and the pictures as files."""
     parts = [f"<h1>{text_of(title)}</h1>", *(f"<p>{text_of(fact)}</p>" for fact in facts)]
     parts += [f"<div class='claim partly'><p>{text_of(sentence)}</p></div>" for sentence in warned]
     parts += [table_of(table) for table in tables]

@@ -1,7 +1,6 @@
-"""What a report shows of a run, and says of it: the one place where figures and diagnoses plug in.
+"""The figures and sentences of a report on a run.
 
-A figure that `plots` gains is one more `Figure` in `figures` or `comparison`; a diagnosis in words one more sentence
-in `findings`.
+To add a figure, add a `Figure` to `figures` or `comparison`. To add a diagnosis in words, add a sentence to `findings`.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The paper's three models as experiments: their data, their exact posteriors, and a filter's run over them.
 
-Every series is made from its own seed, so that the first of twenty is also the only one of a quick run. Exact
-posteriors come by quadrature over the state, at every t, on a grid of theta that is fine about the final posterior and
-coarse far from it: as the posterior shrinks towards where it will end, the grid resolves it all along.
+Every series has its own seed, so that a quick run uses the first of the twenty. Exact posteriors are computed at every
+t by quadrature over the state. Their grid of theta is fine near the final posterior and coarse far from it, so that it
+resolves the posterior at every t while it shrinks.
 """
 
 import time
@@ -25,7 +25,7 @@ LEVELS = (0.05, 0.95)
 
 
 class Size(NamedTuple):
-    """How much to run: data sets per model, observations in each, and by how much to divide numbers of particles."""
+    """How much to run: data sets per model, observations in each, and the divisor for numbers of particles."""
 
     name: str
     num_series: int
@@ -173,7 +173,7 @@ def filter_unit(
     x64: bool = False,
     history: bool = False,
 ) -> Unit:
-    """A filter on every series of a case: what it says of theta at every t, and how long it took."""
+    """A filter on every series of a case: its posterior of theta at every t, and its seconds."""
 
     def compute() -> Arrays:
         _, y = series(case, size)
@@ -242,9 +242,9 @@ class Score(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """In a word: "agrees", "collapsed" (no spread), "narrow", "wide", "off", or "not finite".
+        """One word: "agrees", "collapsed" (no spread), "narrow", "wide", "off", or "not finite".
 
-        A filter agrees whose median |z| is at most 0.6 and whose median sdr lies between 0.75 and 1.33.
+        A filter agrees if its median |z| is at most 0.6 and its median sdr lies between 0.75 and 1.33.
         """
         if not (np.all(np.isfinite(self.z)) and np.all(np.isfinite(self.sdr))):
             return "not finite"

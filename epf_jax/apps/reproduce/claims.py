@@ -1,4 +1,4 @@
-"""What an experiment shows: figures, tables, and the paper's claims with a verdict each."""
+"""The parts of an experiment's report: sections with figures and tables, and claims with verdicts."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from epf_jax.apps.reproduce.store import Stored, Unit
 
 
 class Claim(NamedTuple):
-    """A claim of the paper, and what this run makes of it.
+    """A claim of the paper, and the verdict of this run.
 
     Attributes:
         where: the place in the paper.
@@ -30,7 +30,7 @@ class Claim(NamedTuple):
 
 
 def verdict(holds: bool, *, only_with: str = "", because: str = "") -> str:
-    """The verdict in words: what was found is given, never assumed."""
+    """The verdict in words, computed from what was found."""
     if not holds:
         return f"does not reproduce, because {because}"
     return f"reproduces only with {only_with}" if only_with else "reproduces"

@@ -1,4 +1,4 @@
-"""Filters as the paper set them up, and as this library would: one list per model, run and judged alike."""
+"""The filters to compare: with the paper's settings and with this library's, one list for each model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -50,7 +50,7 @@ def sir(num_particles: int) -> Method:
 
 
 def liu_west(num_particles: int) -> Method:
-    """Liu-West as the paper writes it: rho = 0.9, each coordinate perturbed by its own sd, inside SIR."""
+    """Liu-West as in the paper: rho = 0.9, each coordinate perturbed by its own sd, inside SIR."""
     return Method(
         f"liu-west{num_particles}",
         "Liu-West (paper's), {n}",
@@ -62,7 +62,7 @@ def liu_west(num_particles: int) -> Method:
 def literal(
     num_particles: int, label: str, statistic: Callable[[StateSpaceModel], Statistic], *, x64: bool = False
 ) -> Method:
-    """The EPF as the paper writes it: bootstrap proposal, multinomial resampling, one random-walk step per step."""
+    """The EPF as in the paper: bootstrap proposal, multinomial resampling, one random-walk step per observation."""
     return Method(
         "epf-literal",
         label,
@@ -76,16 +76,16 @@ def literal(
 
 
 def default(num_particles: int, label: str = "EPF of this library (defaults), {n}") -> Method:
-    """The EPF with nothing chosen by hand."""
+    """The EPF with all defaults."""
     return Method(f"epf-default{num_particles}", label, num_particles, extended_parameter_filter)
 
 
 def told_under(model: StateSpaceModel, filter_: Filter) -> Filter:
-    """`filter_`, which learns under a wider prior of its own, with weights that tell what follows from the model's prior.
+    """`filter_`, which learns under a wider prior, with weights that correct for the model's prior.
 
-    Where the data lead far into a prior's tail, few particles start there, and all later paths descend from those few.
-    Under a wider prior many do. The ratio of the priors, a factor in each particle's weight, is put on after every step
-    and taken off before the next, so that resampling never sees it.
+    If the data lead far into a prior's tail, few particles start there, and all later paths descend from those few.
+    Under a wider prior, many start there. The ratio of the priors is multiplied into each particle's weight after every
+    step and removed before the next, so that resampling never sees it.
     """
     priors = model.parameters, filter_.model.parameters
 
@@ -125,7 +125,7 @@ def _build(method: Method, num_particles: int, model: StateSpaceModel) -> Filter
 
 
 def score_rows(case: Case, size: Size, methods: list[Method], results: dict[str, Stored]) -> list[dict[str, Any]]:
-    """One row per method and parameter: how far from the exact posterior, and how long it took."""
+    """One row per method and parameter: distance from the exact posterior, and seconds."""
     truth = results[f"{case.name}-exact"].arrays
     rows = []
     for method in methods:
@@ -151,7 +151,7 @@ def score_rows(case: Case, size: Size, methods: list[Method], results: dict[str,
 
 
 def _trouble(found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Steps at which every weight was zero, and densities of theta that were NaN, where there were any."""
+    """The number of steps with all weights zero, and of NaN densities of theta, if any."""
     counts = {"collapsed steps": found["num_collapsed"], "NaN densities": found["num_bad_densities"]}
     return {name: int(np.sum(values)) for name, values in counts.items() if np.any(values)}
 

@@ -1,4 +1,4 @@
-"""Doing the work of the experiments, with a progress bar, and writing the report."""
+"""Runs the experiments with a progress bar and writes the report."""
 
 import json
 import pathlib
@@ -24,16 +24,16 @@ def reproduce(
     note: Callable[[str], Any] = lambda text: None,
     whole: bool = True,
 ) -> pathlib.Path:
-    """Run what has not been run yet, and write the report and, as JSON, its claims and tables.
+    """Run what has not been run yet, and write the report, and its claims and tables as JSON.
 
-    With all experiments these are `index.html` and `claims.json`; with some, their names are added, so that a part never
-    replaces the whole.
+    With all experiments the files are `index.html` and `claims.json`. With some, their names are added to the file
+    names, so that a part never replaces the whole.
 
     Args:
         experiments: which parts of the paper.
         size: `DEMO`, `FULL`, or one of your own.
         output: the folder for the report; results are kept in its folder `data`.
-        note: is told in words what is kept from before.
+        note: called with a sentence on what is kept from before.
         whole: whether these are all experiments.
         progress: wraps the list of units still to do, to show how far it has come.
 

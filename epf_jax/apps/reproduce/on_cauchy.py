@@ -1,4 +1,4 @@
-"""Erol et al. (2013), figure 6: the Cauchy AR(1), where the paper's expansion cannot work, and what does."""
+"""Erol et al. (2013), figure 6: the Cauchy AR(1). The paper's expansion cannot work there; other filters do."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ GRID = np.linspace(-1.0, 2.0, 6001)
 
 
 class TruncatedCauchy(NamedTuple):
-    """A Cauchy whose log-density is the paper's series -(v^2 - v^4/2 + v^6/3 - ...), cut off at v^`ORDER`."""
+    """A Cauchy whose log-density is the paper's series -(v^2 - v^4/2 + v^6/3 - ...), truncated at v^`ORDER`."""
 
     loc: Any
 
@@ -86,7 +86,7 @@ def _epf(name, label, num_particles, statistic, proposal, **options):
 
 
 def _nodes(model):
-    """Forty nodes, and four Metropolis-Hastings steps: a jump narrows the posterior faster than one step can follow."""
+    """Forty nodes and four Metropolis-Hastings steps: after a jump, one step is too slow for the posterior."""
     return chebyshev(model, 40, sampler=random_walk(num_steps=4))
 
 
@@ -169,7 +169,7 @@ def _settings(size: Size) -> list[tuple[str, str, str]]:
 
 
 def _reasons(why: Arrays, ages: list[int], size: Size) -> Table:
-    """What the paper's series does on the known path, and how soon all paths are one."""
+    """The paper's series on the known path, and how soon all paths have become one."""
     share = float(np.mean(np.abs(why["noise"]) > 1))
     largest = float(np.max(np.abs(why["x"])))
     (mean, sd), (lit_mean, lit_sd) = grid_moments(GRID, why["log_p"]), grid_moments(GRID, why["log_q"])

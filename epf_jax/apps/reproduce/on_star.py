@@ -1,4 +1,4 @@
-"""Erol et al. (2013), figure 7: STAR, two parameters, where the logistic's series leaves its radius of convergence."""
+"""Erol et al. (2013), figure 7: STAR, two parameters. The logistic's series leaves its radius of convergence there."""
 
 from math import comb
 from typing import Any

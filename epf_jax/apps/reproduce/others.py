@@ -1,4 +1,4 @@
-"""What the paper does not compare: the library's other methods on its three models, for the league table."""
+"""The library's other methods on the paper's three models, for the league table."""
 
 from epf_jax.apps.reproduce.cases import CASES, Size
 from epf_jax.apps.reproduce.claims import Experiment, Section
@@ -32,14 +32,14 @@ METHODS = {
 
 
 def units(size: Size) -> list[Unit]:
-    """The exact posteriors, and every method's run; nothing on a single data set, which is to be had in minutes."""
+    """The exact posteriors and every method's run; nothing for a quick run on a single data set."""
     if size.num_series == 1:
         return []
     return [unit for name, methods in METHODS.items() for unit in filter_units(CASES[name], size, methods)]
 
 
 def present(size: Size, results: dict[str, Stored]) -> Section:
-    """A table for each model; the league table has them all together."""
+    """A table for each model. The league table has them together."""
     if size.num_series == 1:
         return Section(
             ["Liu and West's own kernel, slice and grid sampling: run by epf reproduce --full."], [], [], [], []

@@ -1,4 +1,4 @@
-"""The report: one page that holds every figure, table and verdict, and needs nothing else to be read."""
+"""The report: one self-contained page with every figure, table and verdict."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ _MARKS = {"yes": "&#10003;", "partly": "&#8776;", "no": "&#10007;"}
 
 
 def prepare(output: pathlib.Path) -> None:
-    """Refuse now what would fail once all the work is done: no matplotlib, a folder that cannot be made."""
+    """Raise before the work starts if matplotlib is missing or the folder cannot be made."""
     try:
         import matplotlib as mpl
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The paper's theorems as measured facts, and the cost of a step."""
+"""Measurements of the paper's theorems, and of the cost of a step."""
 
 import time
 from typing import Any
@@ -25,7 +25,7 @@ ORDER, NUM_PARTICLES, REPEATS = 7, 200, 5
 
 
 def lengths(size: Size) -> tuple[int, ...]:
-    """Where along a series the cost of a step is measured."""
+    """The times t at which the cost of a step is measured."""
     return (100, 1000) if size.num_steps >= 1000 else (10, 20)
 
 
@@ -153,7 +153,7 @@ def _sign():
 
 
 def whole_path(model: StateSpaceModel, max_steps: int) -> Statistic:
-    """The exact Gibbs density from the whole path, kept: what a filter must pay for without a statistic, O(t) a draw."""
+    """The exact Gibbs density from the whole path: the cost of a filter without a statistic, O(t) for each draw."""
     coordinates = model.parameters
 
     def init(x_0=None):
@@ -178,10 +178,10 @@ def whole_path(model: StateSpaceModel, max_steps: int) -> Statistic:
 
 
 def _cost(times: tuple[int, ...]) -> Arrays:
-    """Microseconds a step about observation t, for each t: medians of interleaved runs of one short stretch, on the CPU.
+    """Microseconds of a step near each t: medians of interleaved runs over short stretches, on the CPU.
 
-    The EPF goes on from its state at t; the filter that keeps whole paths pays for a path of length t. All stretches are
-    equally long, so that the fixed cost of a call is the same in all.
+    The EPF goes on from its state at t. The filter that keeps whole paths has a path of length t. All stretches have
+    the same length, and so the same fixed cost.
     """
     stretch = min(100, times[0])
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
