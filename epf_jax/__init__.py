@@ -33,9 +33,10 @@ from epf_jax.filters import (
 )
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
-from epf_jax.offline import particle_gibbs, pmmh
 from epf_jax.offline.chains import Chains
 from epf_jax.offline.fit import Fit, fit
+from epf_jax.offline.particle_gibbs import particle_gibbs
+from epf_jax.offline.pmmh import pmmh
 from epf_jax.offline.smoothing import Smoothed, smooth
 from epf_jax.particles.devices import across_devices, islands
 from epf_jax.particles.gradients import score_gradient, soft_resampling, stop_gradient_resampling, transport_resampling
