@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+_WORDS = {2: "threefry2x32", 4: "rbg"}  # of an old-style key, which tells its generator by its length
+
 
 def brief(value: Any) -> str:
     """The value's repr, cut to a line."""
@@ -95,24 +97,11 @@ def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
     if isinstance(key, jax.Array) and is_key(key) and key.ndim == ndim:
         return key
     raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1
-    if raw:  # an old-style key, as jax.random.PRNGKey makes it
-        return jax.random.wrap_key_data(key)
+    if raw and key.shape[-1] in _WORDS:  # an old-style key, as jax.random.PRNGKey makes it
+        return jax.random.wrap_key_data(key, impl=_WORDS[key.shape[-1]])
     wanted = "a key, jax.random.key(0)" if ndim == 0 else "B keys, jax.random.split(jax.random.key(0), B)"
     got = f"an array of shape {key.shape} and dtype {key.dtype}" if isinstance(key, jax.Array) else brief(key)
     raise TypeError(f"{'keys' if ndim else 'key'}: expected {wanted}, got {got}.")
-
-
-def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
-    """The value as an array of numbers."""
-    if isinstance(value, str):  # of which NumPy would make a number, if it can
-        raise TypeError(f"{name}: expected numbers, got the text {brief(value)}. {hint}")
-    try:
-        array = value if isinstance(value, jax.Array) and dtype is None else jnp.asarray(value, dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}. {hint}")
-    return array
 
 
 def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, ...]:

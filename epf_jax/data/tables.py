@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from epf_jax.core.checks import brief
+from epf_jax.core.number_arrays import warn_of_rounding
 from epf_jax.data.text_lines import as_number, is_number
 from epf_jax.data.timestamps import RowName
 
@@ -109,6 +110,7 @@ def numbers_of(column: Any, name: str, row: RowName) -> np.ndarray:
     """A column as floats, NaN where a value is missing."""
     array = plain(column)
     if array.dtype.kind in "fiub":  # truth values, of dummies, are 0 and 1
+        warn_of_rounding(f"column {name!r}", array, 0, "Take something off all, the first one say", np.float64)
         values = array.astype(float)
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):

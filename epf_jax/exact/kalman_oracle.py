@@ -14,11 +14,11 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.gaussian import is_gaussian, is_linear_gaussian
 from epf_jax.core.precision import full_precision
-from epf_jax.exact.given_series import as_arrays, as_observations
+from epf_jax.exact.given_series import in_double, series_at
 from epf_jax.exact.linear_paths import forward, smoothed_moments
 from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, input_rows
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def kalman_log_evidence(
@@ -38,11 +38,10 @@ def kalman_states(
 
 
 def _checked(model: StateSpaceModel, theta: Theta, y: Any, inputs: Any) -> tuple[Array, Any]:
-    """The series and the rows of its inputs; raises unless the model is linear and Gaussian."""
-    y = as_observations(model, theta, y).astype(float)
-    rows = input_rows(inputs, y.shape[0], model=model)
+    """The series and the rows of its inputs, where the model is linear and Gaussian."""
+    y, rows = series_at(model, theta, y, inputs)[:2]
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))
-    return y, rows
+    return y.astype(float), rows
 
 
 def kalman(
@@ -57,8 +56,8 @@ def kalman(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    y, inputs = as_arrays(model, y, inputs)
-    return posterior(model, axes, likelihood_of(kalman_log_evidence, model), y, inputs, batch_size=batch_size)
+    data = in_double(model, y, inputs)
+    return posterior(model, axes, likelihood_of(kalman_log_evidence, model), *data, batch_size=batch_size)
 
 
 def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:

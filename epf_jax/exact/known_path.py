@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.densities import log_prob, observed_log_prob
-from epf_jax.exact.given_series import as_arrays, as_observations, as_path
+from epf_jax.exact.given_series import as_path, in_double, series_at
 from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior
+from epf_jax.models.given_inputs import input_arrays
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, input_rows
 
@@ -27,13 +28,14 @@ def path_log_likelihood(
 ) -> Float[Array, " T"]:
     """Log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
     x = as_path(model, theta, x)
-    if y is not None:
-        y = as_observations(model, theta, y)
+    if y is None:
+        rows = input_rows(inputs, len(x) - 1, model=model)
+    else:
+        y, rows = series_at(model, theta, y, inputs)[:2]
         if len(y) != len(x) - 1:
             raise ValueError(
                 f"y: expected {len(x) - 1} observations for the path x_0..x_{len(x) - 1}, got {len(y)}. x_0 has none."
             )
-    rows = input_rows(inputs, x.shape[0] - 1, model=model)
 
     def term(x_prev, x, u):
         return log_prob(model.transition(theta, x_prev, u), x)
@@ -60,5 +62,6 @@ def known_path(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    y, inputs = as_arrays(model, y, inputs)
-    return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, y, inputs, batch_size=batch_size)
+    with jax.enable_x64(True):
+        data = (None, None if inputs is None else input_arrays(inputs)) if y is None else in_double(model, y, inputs)
+    return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, *data, batch_size=batch_size)

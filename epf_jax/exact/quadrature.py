@@ -21,10 +21,10 @@ from jaxtyping import Array, Float, Num
 
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.naming import named_leaves
-from epf_jax.exact.given_series import as_arrays, as_observations, as_states
+from epf_jax.exact.given_series import as_states, in_double, series_at
 from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, log_joint_at, posterior
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, input_rows
+from epf_jax.models.state_space import StateSpaceModel
 
 
 def nodes_around(
@@ -109,9 +109,8 @@ def _forward(model, theta, y, nodes, inputs, is_sure=None) -> tuple[tuple[Array,
             f"quadrature: the state must be a scalar, but has shape {model.shapes.x.shape}. A linear-Gaussian model of "
             "any size has exact.kalman."
         )
-    y = as_observations(model, theta, y)
-    nodes = _check_nodes(model, nodes, y.shape[0])
-    rows = input_rows(inputs, y.shape[0], model=model)
+    y, rows = series_at(model, theta, y, inputs)[:2]
+    nodes = _check_nodes(model, nodes, len(y))
 
     def step(carry, row):
         states_prev, log_mass = carry
@@ -172,18 +171,17 @@ def quadrature(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    y, inputs = as_arrays(model, y, inputs)
-    if np.ndim(y):
-        _check_nodes(model, nodes, len(y))
+    values, rows = in_double(model, y, inputs)
+    _check_nodes(model, nodes, len(values))
     found = posterior(
-        model, axes, likelihood_of(quadrature_log_evidence, model), y, nodes, inputs, batch_size=batch_size
+        model, axes, likelihood_of(quadrature_log_evidence, model), values, nodes, rows, batch_size=batch_size
     )
     theta, at = _most_likely(found)
     _check_start(model, theta, np.atleast_2d(nodes)[0])
     if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
         log_joint = found.log_density.reshape(len(found.log_evidence), -1)[:, at] + found.log_evidence
         for check in (_check_coverage, _check_closeness):
-            check(model, log_joint, theta, y, np.asarray(nodes, float), inputs)
+            check(model, log_joint, theta, values, np.asarray(nodes, float), rows)
     return found
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.exact.given_series import as_arrays
+from epf_jax.exact.given_series import in_double
 from epf_jax.exact.kalman_oracle import kalman, kalman_states
 from epf_jax.exact.quadrature import quadrature, quadrature_states
 from epf_jax.exact.theta_grid import Axes
@@ -42,15 +42,15 @@ def states(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    y, inputs = as_arrays(model, y, inputs)
+    values, rows = in_double(model, y, inputs)
     along = () if nodes is None else (nodes,)
-    found = (kalman if nodes is None else quadrature)(model, y, axes, *along, inputs=inputs)
+    found = (kalman if nodes is None else quadrature)(model, values, axes, *along, inputs=rows)
     thetas, weights = found.points()
     counts = weights > _LEAST_WEIGHT
     thetas, weights = jax.tree.map(lambda leaf: leaf[counts], thetas), weights[counts] / np.sum(weights[counts])
     with jax.enable_x64(True):
         of = kalman_states if nodes is None else quadrature_states
-        means, sds = map(np.asarray, _at_each(of, model, batch_size, thetas, y, along, inputs))
+        means, sds = map(np.asarray, _at_each(of, model, batch_size, thetas, values, along, rows))
     mean = np.tensordot(weights, means, axes=1)
     return GridStates(mean, np.sqrt(np.tensordot(weights, sds**2 + (means - mean) ** 2, axes=1)))
 

@@ -1,7 +1,7 @@
 """What every filter is, and is built from: `Filter`."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -162,7 +162,7 @@ class _Step:
     def __call__(self, key: PRNGKeyArray, state: FilterState, y: Any, u: Any = None) -> tuple[FilterState, StepInfo]:
         y = observed_number(y, self._model)
         check_observation(y, self._model)
-        u = jax.tree.map(of_one_kind, u)
+        u = jax.tree.map(partial(of_one_kind, "u"), u)
         check_input(u)
         return self._jitted(key, state, y, u)
 

@@ -7,9 +7,11 @@ r"""`learn`: the posterior of a model's parameters given a series, by the method
 the answer is good enough or the time is up
 """
 
+import dataclasses
 import math
 import numbers
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,22 +25,14 @@ from epf_jax.learning.exploration import Explored, explore
 from epf_jax.learning.learned import Attempt, Learned, learned_from
 from epf_jax.learning.likelihoods import Likelihoods, likelihoods
 from epf_jax.learning.routes import Route, inner_of, routes_of
-from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
+from epf_jax.models.observed import Observed, observed_series
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
 
 _NUM_STARTS = 2
 _WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
 _MOST_NOISE = 2.5
 _MOST_PARTICLES = 8192
 _MANY_PARTICLES = 1024  # above which another route is taken where there is one
-
-
-class _Series(NamedTuple):
-    """What is learned from."""
-
-    y: Any
-    inputs: Any
-    length: int
 
 
 def learn(
@@ -80,7 +74,7 @@ def learn(
         clock.close()
 
 
-def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: _Series, clock: Clock) -> Learned:
+def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, clock: Clock) -> Learned:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     attempts: list[Attempt] = []
     best: tuple[Certificate, Route, Likelihoods] | None = None
@@ -93,7 +87,7 @@ def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: _Series, clock: Cl
             if likelihood is None:
                 continue
             mixture = _both(explored)
-            found = certify(rng, likelihood, mixture, series.length, clock)
+            found = certify(rng, likelihood, mixture, len(series.values), clock)
             attempts.append(Attempt.of(route.method, likelihood, found))
             if best is None or (not found.holds, found.error) < (not best[0].holds, best[0].error):
                 best = found, route, likelihood
@@ -103,16 +97,16 @@ def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: _Series, clock: Cl
         if best is None and not explored:
             raise
         attempts.append(Attempt("interrupted", "stopped by Ctrl-C", False))
-    return learned_from(model, series.y, series.inputs, best, explored, attempts, clock, int(rng.integers(2**31)))
+    return learned_from(model, series.values, series.inputs, best, explored, attempts, clock, int(rng.integers(2**31)))
 
 
 def _explore(rng, model, route, series, clock, has_other, attempts) -> tuple[list[Explored], Likelihoods | None]:
     """Independent fits, and likelihoods with little enough noise; None where another route is to be taken."""
-    num_particles = 0 if route.exact else _first_num_particles(series.length)
+    num_particles = 0 if route.exact else _first_num_particles(len(series.values))
     explored: list[Explored] = []
     while True:
-        likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.y, series.inputs)
-        found = explore(rng, model, likelihood, series.length, clock, explored[0] if explored else None)
+        likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.values, series.inputs)
+        found = explore(rng, model, likelihood, len(series.values), clock, explored[0] if explored else None)
         explored = [found]
         if route.exact or found.noise <= _MOST_NOISE or clock.is_up() or num_particles == _MOST_PARTICLES:
             break
@@ -124,7 +118,7 @@ def _explore(rng, model, route, series, clock, has_other, attempts) -> tuple[lis
         num_particles = min(num_particles * times, _MOST_PARTICLES)
     for _ in range(_NUM_STARTS - 1):
         if not clock.is_up():
-            explored.append(explore(rng, model, likelihood, series.length, clock))
+            explored.append(explore(rng, model, likelihood, len(series.values), clock))
     return explored, likelihood
 
 
@@ -140,19 +134,19 @@ def _first_num_particles(length: int) -> int:
     return int(np.clip(2 ** round(math.log2(max(length, 1) / 2)), 64, 256))
 
 
-def _look_at(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, _Series]:
+def _look_at(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, Observed]:
     """The series, checked, and the model with an example of the inputs that it will be given."""
-    y, inputs = with_own_inputs(y, inputs)
-    if inputs is not None and model.example_input is None:
-        rows = input_rows(inputs, len(jax.tree.leaves(inputs)[0]))
-        model = _with_example(model, rows)
-    y = check_series(y, model, ndim_batch=0)
-    warn_if_missing(y)
-    rows = input_rows(inputs, len(y), model=model)
-    check_rows(model, rows)
-    return model, _Series(np.asarray(y), rows, len(y))
+    series = observed_series(model, y, inputs)
+    leaves, structure = jax.tree.flatten(series.inputs)
+    if model.example_input is None and (
+        len(leaves) > 1 or not np.array_equal(leaves[0], np.arange(len(leaves[0])) + 1)
+    ):
+        row = tuple((np.asarray(leaf)[0].tobytes(), leaf.shape[1:], leaf.dtype) for leaf in leaves)
+        model = _with_example(model, structure, row)
+    return model, series
 
 
-def _with_example(model: StateSpaceModel, rows: Any) -> StateSpaceModel:
-    example = jax.tree.map(lambda leaf: np.asarray(leaf)[0], rows)
-    return StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example)
+@lru_cache(maxsize=64)  # one object for one model: what is built from it is compiled once
+def _with_example(model: StateSpaceModel, structure: Any, row: tuple) -> StateSpaceModel:
+    leaves = [np.frombuffer(data, dtype).reshape(shape) for data, shape, dtype in row]
+    return dataclasses.replace(model, example_input=structure.unflatten(leaves))

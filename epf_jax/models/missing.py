@@ -9,21 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from epf_jax.core.checks import numeric_array
 from epf_jax.core.densities import components_of, is_discrete, support_of_each
+from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array
 from epf_jax.models.state_space import StateSpaceModel, example_input
+
+_ONE = "Give one observation as numbers, NaN where a value is missing."
 
 
 def observed_number(y: Any, model: StateSpaceModel) -> Any:
-    """`of_one_kind`, with whole numbers made real if the model observes real numbers."""
-    if isinstance(y, str):
-        raise TypeError(
-            f"y: expected one observation as numbers, got the text {y!r}. Give a number, or float('NaN') if it is "
-            "missing."
-        )
-    if isinstance(y, np.ma.MaskedArray):
-        y = np.ma.filled(y.astype(float), np.nan)
-    y, expected = of_one_kind(y), model.shapes.y
+    """`of_one_kind`, whole numbers made real where the model observes real ones."""
+    y, expected = of_one_kind("y", y, _ONE), model.shapes.y
     whole = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
     return y.astype(jnp.result_type(float)) if whole and expected is not None and expected.dtype.kind == "f" else y
 
@@ -103,20 +98,14 @@ def _can_be_read(array: Any) -> bool:
     return concrete and all(device.platform == "cpu" for device in array.devices())
 
 
-def of_one_kind(number: Any) -> Any:
-    """A number as an array of the precision in use: otherwise 20.0 and np.float64(20) would each compile a step."""
-    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(number)):
-        return number
-    array = np.asarray(number)
-    if array.dtype.kind not in "biuf":
-        return number
-    found = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
-    return found if array.dtype.kind == "f" or np.array_equal(found, array) else number  # too large a whole number
+def of_one_kind(name: str, number: Any, hint: str = "") -> Any:
+    """A number as an array of the precision in use: 20.0 and np.float64(20) would each compile a step of their own."""
+    return number if holds_jax(number) else in_precision(given_numbers(name, number, hint))
 
 
 def as_observation(y: Any, expected: Any) -> Array:
-    """One observation as an array of the model's shape, or an error that says what was given."""
-    y = numeric_array("y", y, "Give one observation as numbers, NaN where a value is missing.")
+    """One observation as an array of the model's shape, or an error that says what came."""
+    y = numeric_array("y", y, _ONE)
     if y.shape != expected.shape:
         raise ValueError(
             f"y: expected one observation of shape {expected.shape}, as the model's observation draws, got shape "

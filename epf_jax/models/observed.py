@@ -1,52 +1,166 @@
-"""Series of observations and rows of inputs as they come from users: made into arrays, or refused with a reason."""
+"""The observed series: observations and inputs as users give them, made into arrays once, and trusted from there on.
 
-import numbers
+Whatever takes a series (`run`, `replicate`, `fit`, chains, `smooth`, the oracles, the command line) asks
+`observed_series` for it, or `observed_batch` for several.
+"""
+
 import pathlib
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from epf_jax.core.checks import frames_to_user, numeric_array
+from epf_jax.core.checks import frames_to_user
 from epf_jax.core.densities import can_be_partly_missing
+from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array, warn_of_rounding
 from epf_jax.data.series import Panel, Series, table_array
 from epf_jax.data.tables import is_table
+from epf_jax.models.given_inputs import check_num_rows, input_arrays
 from epf_jax.models.missing import check_support, of_observation
-from epf_jax.models.state_space import StateSpaceModel, check_finite_inputs
-
-_ROUNDING = 0.05  # of the mean step, that observations may be rounded by on average without a word
+from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 
 
-def check_series(y: Any, model: StateSpaceModel, ndim_batch: int) -> Array:
-    """The series as an array of the model's shape and kind, or an error that says what is wrong with it."""
-    if not isinstance(y, jax.Array):
-        given = _none_is_missing(observations(y, model))
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
-            y = numeric_array("y", given, _what_to_give(given))
-        _warn_of_rounding(given, y, ndim_batch)
+class Observed(NamedTuple):
+    """A series as filters take it, checked.
+
+    Attributes:
+        values: the observations, time first, in the model's shape and the precision in force; NaN where missing.
+        inputs: a row for each observation; the time index where none were given.
+        times: the time stamps of a `Series`, or None.
+        columns: the names of the components of one observation, where a `Series` had them.
+    """
+
+    values: Float[Array, "T *y"]
+    inputs: Any
+    times: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
+
+
+class ObservedBatch(NamedTuple):
+    """Several series of one length, or one series for several runs.
+
+    Attributes:
+        values: the observations, with a leading axis of series where `many`.
+        inputs: a row for each observation, with a leading axis of series where `many_inputs`.
+        many: whether there is a series for each run.
+        many_inputs: whether there are inputs for each run.
+        shortest: the number of observations of the shortest series, before it was padded.
+    """
+
+    values: Float[Array, "..."]
+    inputs: Any
+    many: bool
+    many_inputs: bool
+    shortest: int
+
+    @property
+    def num_steps(self) -> int:
+        """The length of every series."""
+        return self.values.shape[1 if self.many else 0]
+
+
+def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first: int | Array = 1) -> Observed:
+    """The series that y and inputs are, or an error that says what is wrong with them.
+
+    Args:
+        model: what they are observations of.
+        y: an array, lists of numbers, a table of pandas, polars or pyarrow, or a `Series`; an `Observed` is trusted.
+        inputs: a row for each observation: any pytree of what y may be; None for the time index, or the series' own.
+        first: the time index of the first observation, 1 but where a run goes on.
+    """
+    if isinstance(y, Observed):
+        return y
+    if isinstance(y, Panel):
+        raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.replicate(keys, filter, panel).")
+    times, columns = (y.times, y.columns) if isinstance(y, Series) else (None, ())
+    y, inputs = _with_own_inputs(y, inputs)
+    rows, shape = _rows_and_shape(model, inputs, 1)
+    given, values = _as_array(y, shape)
+    values = _checked(model, given, values, shape, 1)
+    if isinstance(first, int):
+        _warn_if_missing(values)
+    if rows is not None:
+        check_num_rows(rows, values.shape[:1])
+    rows = input_rows(None, len(values), first, model=model) if rows is None else rows
+    return Observed(values, rows, times, columns)
+
+
+def observed_batch(
+    model: StateSpaceModel, y: Any, inputs: Any, num_runs: int, inputs_per_series: bool = False
+) -> ObservedBatch:
+    """One series for all runs, or one for each, as y and inputs of `replicate` are; or an error."""
+    _check_lengths(y)
+    lengths = y.lengths if isinstance(y, Panel) else None
+    many_inputs = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
+    y, inputs = _with_own_inputs(y, inputs)
+    rows, shape = _rows_and_shape(model, inputs, 2 if many_inputs else 1)
+    given, values = _as_array(y, shape)
+    many = values.ndim == 2 + len(shape)
+    values = _checked(model, given, values, shape, 2 if many else 1)
+    _warn_if_missing(values)
+    if many and len(values) != num_runs:
+        time_first = values.ndim == 2 and values.shape[1] == num_runs
+        turned = f" Or did time come first? Then give y.T, {num_runs} series." if time_first else ""
+        raise ValueError(
+            f"y: {len(values)} series came with {num_runs} keys; give one key per series: "
+            f"jax.random.split(key, {len(values)}).{turned}"
+        )
+    num_steps = values.shape[1 if many else 0]
+    if rows is not None:
+        check_num_rows(rows, (num_runs, num_steps) if many_inputs else (num_steps,))
+    rows = input_rows(None, num_steps, model=model) if rows is None else rows
+    return ObservedBatch(values, rows, many, many_inputs, num_steps if lengths is None else int(min(lengths)))
+
+
+def _rows_and_shape(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[Any, tuple[int, ...]]:
+    """The inputs as arrays, or None, and the shape of one observation of the model that reads them."""
+    rows = None if inputs is None else input_arrays(inputs, num_axes)
+    y: Any = check_rows(model, input_rows(None, 1, model=model) if rows is None else rows, num_axes).y
+    return rows, y.shape
+
+
+def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]:
+    """The numbers as they were given, where these may have more digits, and in the precision in force."""
+    if holds_jax(y):
+        values = numeric_array("y", y, _what_to_give(y))
+        whole = getattr(values.dtype, "kind", "a key") in "iu" and not isinstance(values, jax.core.Tracer)
+        return (np.asarray(values) if whole else None), values
+    y = table_array("y", y, shape) if is_table(y) else y
+    given = given_numbers("y", y, _what_to_give(y))
+    return given, jnp.asarray(in_precision(given))
+
+
+def _checked(
+    model: StateSpaceModel, given: np.ndarray | None, y: Array, shape: tuple[int, ...], num_axes: int
+) -> Array:
+    """The observations, after a look at their kind, shape and values; the last of the first axes is time."""
     if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
             "complex number as two components; a random key comes first, as in epf.run(key, filter, y)."
         )
-    expected = y_shape(model)
-    lead = ("B", "T")[1 - ndim_batch :]
-    if y.ndim < len(lead) or (expected is not None and y.shape[len(lead) :] != expected):
-        shape = ", ".join([*lead, *map(str, ("...",) if expected is None else expected)])
-        shape = shape if "," in shape else f"{shape},"
+    lead = ("B", "T")[2 - num_axes :]
+    if y.ndim < num_axes or y.shape[num_axes:] != shape:
+        wanted = ", ".join([*lead, *map(str, shape)])
+        wanted = wanted if "," in wanted else f"{wanted},"
         raise ValueError(
-            f"y: expected shape ({shape}), time first and then one observation as the model's observation draws it, "
-            f"got shape {y.shape}.{_which_shape(y.shape, expected, len(lead))}"
+            f"y: expected shape ({wanted}), time first and then one observation as the model's observation draws it, "
+            f"got shape {y.shape}.{_which_shape(y.shape, shape, num_axes)}"
         )
-    if 0 in y.shape[: len(lead)]:
+    if 0 in y.shape[:num_axes]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
+    if given is not None:
+        warn_of_rounding("y", given, num_axes - 1, _NEARER_ZERO)
     if not isinstance(y, jax.core.Tracer):
         check_values(np.asarray(y), model)
     return y
+
+
+_NEARER_ZERO = "Take something off all, y - y[0] say, and off the model's level"
 
 
 def _what_to_give(y: Any) -> str:
@@ -60,30 +174,20 @@ def _what_to_give(y: Any) -> str:
     return "Give an array whose first axis is time, NaN where a value is missing."
 
 
-def _warn_of_rounding(given: Any, y: Array, axis: int) -> None:
-    """Tell of observations whose steps along the axis of time single precision does not tell apart."""
-    before = np.asarray(given) if isinstance(given, np.ndarray | list | tuple) else np.zeros(())
-    if before.dtype != np.float64 or y.dtype != jnp.float32 or before.ndim <= axis or before.shape != y.shape:
-        return
-    with np.errstate(all="ignore"):
-        parts = np.abs(before - np.asarray(y, float)), np.abs(np.diff(before, axis=axis))
-        # Means and not medians: an outlier is rounded by far more than others, and is as many times further from them.
-        lost, step = (np.nansum(part, axis=axis) / np.sum(np.isfinite(part), axis=axis) for part in parts)
-        ratio = np.where((step > 0) & np.isfinite(lost), lost / step, 0.0)  # what is infinite is refused later
-    if not np.any(ratio > _ROUNDING):
-        return
-    worst, largest = np.nanargmax(ratio), float(np.nanmax(np.abs(before)))
-    warnings.warn(
-        f"y: single precision rounds these observations by {np.ravel(lost)[worst]:.2g} on average, and from one to the "
-        f"next they change by {np.ravel(step)[worst]:.2g}: they are too far from zero ({largest:.8g}). Take something "
-        'off all, y - y[0] say, and off the model\'s level; or use jax.config.update("jax_enable_x64", True) at the '
-        "start.",
-        RuntimeWarning,
-        stacklevel=frames_to_user(),
-    )
+def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...], num_lead: int) -> str:
+    """What to do about observations of one more dimension than the model's, after so many axes of runs and times."""
+    found = shape[num_lead:]
+    if expected != () or len(found) != 1:
+        return ""
+    if num_lead == 1 and shape[0] == 1 < found[0]:
+        return " Take y[0]: time comes first."
+    first = f"y[{':, ' * num_lead}0]"
+    by_name = "or of a table a column by its name, epf.from_table(table, 'name')"
+    several = f" The model observes one number: choose a column, {first} {by_name}; or observe a vector (.to_event(1))."
+    return f" Take {first}, {by_name}." if found == (1,) else several
 
 
-def warn_if_missing(y: Array) -> None:
+def _warn_if_missing(y: Array) -> None:
     """Tell of a series without a single value."""
     if isinstance(y, jax.core.Tracer) or y.dtype.kind in "iu":
         return
@@ -97,34 +201,29 @@ def warn_if_missing(y: Array) -> None:
         )
 
 
-def _none_is_missing(y: Any) -> Any:
-    """Numbers of which some are None, or masked, as an array with NaN there; anything else as it is."""
-    if isinstance(y, np.ma.MaskedArray) and y.dtype.kind in "iuf":
-        return np.ma.filled(y.astype(float), np.nan)
-    if not isinstance(y, list | tuple) and not (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
-        return y
-    try:
-        values = np.asarray(y, object)
-    except ValueError:  # rows of unequal length
-        return y
-    is_none = np.vectorize(lambda value: value is None, otypes=[bool])(values)
-    kinds = {type(value) for value in values[~is_none].ravel()}
-    if not is_none.any() or not all(issubclass(kind, numbers.Real) for kind in kinds):
-        return y
-    return np.where(is_none, np.nan, values).astype(float)
+def _with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
+    """The parts of what `from_table` and `panel` make; others may be given where these have no inputs."""
+    if not isinstance(y, Series | Panel):
+        return y, inputs
+    if inputs is not None and y.inputs is not None:
+        raise ValueError(
+            f"inputs: the series has inputs of its own, {', '.join(y.inputs)}. Leave these out, or name the columns in "
+            "epf.from_table(..., inputs=[...]); for others altogether give y=series.y."
+        )
+    return y.y, y.inputs if inputs is None else inputs
 
 
-def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...] | None, num_lead: int) -> str:
-    """What to do about observations of one more dimension than the model's, after so many axes of runs and times."""
-    found = shape[num_lead:]
-    if expected != () or len(found) != 1:
-        return ""
-    if num_lead == 1 and shape[0] == 1 < found[0]:
-        return " Take y[0]: time comes first."
-    first = f"y[{':, ' * num_lead}0]"
-    by_name = "or of a table a column by its name, epf.from_table(table, 'name')"
-    several = f" The model observes one number: choose a column, {first} {by_name}; or observe a vector (.to_event(1))."
-    return f" Take {first}, {by_name}." if found == (1,) else several
+def _check_lengths(y: Any) -> None:
+    """Refuse a list of series of unequal length, which would make no array."""
+    if not isinstance(y, (list, tuple)) or isinstance(y, Series | Panel):
+        return
+    lengths = [np.shape(series)[:1] for series in y]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
+            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
+            "and read their results at their own last observation. epf.panel(y) does both."
+        )
 
 
 def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
@@ -162,48 +261,3 @@ def y_shape(model: StateSpaceModel) -> tuple[int, ...] | None:
     """Shape of one observation, or None where the model cannot tell before it sees inputs."""
     y = model.shapes.y
     return None if y is None else y.shape
-
-
-def with_own_inputs(y: Any, inputs: Any, *, many: bool = False) -> tuple[Any, Any]:
-    """The parts of what `from_table` and `panel` make; others may be given where these have no inputs."""
-    if isinstance(y, Panel) and not many:
-        raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.replicate(keys, filter, panel).")
-    if not isinstance(y, Series | Panel):
-        return y, inputs
-    if inputs is not None and y.inputs is not None:
-        raise ValueError(
-            f"inputs: the series has inputs of its own, {', '.join(y.inputs)}. Leave these out, or name the columns in "
-            "epf.from_table(..., inputs=[...]); for others altogether give y=series.y."
-        )
-    return y.y, y.inputs if inputs is None else inputs
-
-
-def observations(y: Any, model: StateSpaceModel) -> Any:
-    """The observations; those of a table of pandas, polars or pyarrow as an array of the model's shape."""
-    return table_array("y", y, y_shape(model)) if is_table(y) else y
-
-
-def check_lengths(y: Any) -> None:
-    """Refuse a list of series of unequal length, which would make no array."""
-    if not isinstance(y, (list, tuple)) or isinstance(y, Series | Panel):
-        return
-    lengths = [np.shape(series)[:1] for series in y]
-    if len(set(lengths)) > 1:
-        raise ValueError(
-            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
-            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
-            "and read their results at their own last observation. epf.panel(y) does both."
-        )
-
-
-def rows_per_series(inputs: Any, num_series: int, num_steps: int) -> Any:
-    """The inputs as arrays with a row for every series and step."""
-    rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays of shape (B, T, ...)."), inputs)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
-        if leaf.shape[:2] != (num_series, num_steps):
-            raise ValueError(
-                f"inputs{jax.tree_util.keystr(path)}: expected shape ({num_series}, {num_steps}, ...), one series of "
-                f"rows for each key, got shape {leaf.shape}. For inputs shared by all, leave inputs_per_series False."
-            )
-        check_finite_inputs(path, leaf, 2)
-    return rows

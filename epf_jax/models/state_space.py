@@ -10,7 +10,6 @@ time index t = 1, 2, ... without inputs.
 """
 
 import dataclasses
-import numbers
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
@@ -29,11 +28,10 @@ from epf_jax.core.checks import (
     frames_to_user,
     is_like,
     kinds,
-    numeric_array,
 )
+from epf_jax.core.number_arrays import numeric_array
 from epf_jax.core.precision import full_precision
-from epf_jax.data.series import Series, inputs_of
-from epf_jax.data.tables import columns_of, is_table
+from epf_jax.models.given_inputs import check_num_rows, input_arrays, time_index
 from epf_jax.models.one_particle import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
 from epf_jax.models.parameters import Parameters, Theta, evaluated, parameters
 
@@ -186,57 +184,20 @@ def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: St
     A table of pandas or polars is a dict of its columns; a series of `from_table` has its own inputs. If a model is
     given, the time index does not replace inputs that it reads.
     """
-    inputs = inputs_of(inputs) if isinstance(inputs, Series) else inputs
     if inputs is None:
         if model is not None:
             check_inputs_given(model)
-        index = (_time_index if num_steps <= _SHORT else _time_index.__wrapped__)(num_steps, _x64())
+        index = time_index(num_steps, _x64())
         return index if isinstance(first, int) and first == 1 else index + (first - 1)
-    inputs = columns_of(inputs) if is_table(inputs) else inputs
-    inputs = jax.tree.map(lambda part: np.asarray(part) if _is_column(part) else part, inputs, is_leaf=_is_column)
-    inputs = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays whose first axis is time."), inputs)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
-        if leaf.ndim == 0 or leaf.shape[0] != num_steps:
-            raise ValueError(
-                f"inputs{jax.tree_util.keystr(path)}: expected one row per observation, {num_steps} rows, but it has "
-                f"shape {leaf.shape}. Give inputs whose first axis is time."
-            )
-        check_finite_inputs(path, leaf)
-    return inputs
-
-
-def _is_column(part: Any) -> bool:
-    """Whether it is a list of numbers, which is one column and not a pytree."""
-    return isinstance(part, list) and len(part) > 0 and all(isinstance(number, numbers.Real) for number in part)
-
-
-def check_finite_inputs(path: Any, leaf: Array, num_axes: int = 1) -> None:
-    """Raise for inputs that are NaN or infinite, and say where, by the index along the first axes."""
-    if isinstance(leaf, jax.core.Tracer) or np.isfinite(np.asarray(leaf)).all():
-        return
-    first = np.argwhere(~np.isfinite(np.asarray(leaf)))[0][:num_axes]
-    row = f"row {int(first[0])}" if num_axes == 1 else f"row {int(first[1])} of series {int(first[0])}"
-    raise ValueError(
-        f"inputs{jax.tree_util.keystr(path)}: {row} (the first is 0) is NaN or infinite. The model needs every input; "
-        "fill it in."
-    )
+    rows = input_arrays(inputs)
+    check_num_rows(rows, (num_steps,))
+    return rows
 
 
 def _x64() -> bool:
     """Whether numbers have 64 bits; read from the setting itself, because every run asks."""
     config: Any = jax.config
     return config.jax_enable_x64
-
-
-_SHORT = 100_000  # steps; a longer series takes seconds, whoever counts them
-
-
-@lru_cache(maxsize=32)
-def _time_index(num_steps: int, x64: bool) -> np.ndarray:
-    """1, 2, ..., made once, so that short runs stay cheap."""
-    index = np.arange(1, num_steps + 1, dtype=np.int64 if x64 else np.int32)
-    index.setflags(write=False)
-    return index
 
 
 # ---------------------------------------------------------------------------------------------------------- checks

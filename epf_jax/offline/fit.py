@@ -32,13 +32,13 @@ from epf_jax.core.checks import (
     check_signature,
     check_whole_number,
     frames_to_user,
-    numeric_array,
     returned,
 )
 from epf_jax.core.naming import named_leaves, scalars
+from epf_jax.core.number_arrays import numeric_array
 from epf_jax.data.tables import listed
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
-from epf_jax.models.observed import check_series, with_own_inputs
+from epf_jax.models.observed import observed_series
 from epf_jax.models.one_particle import Watched
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.particles.default_proposal import default_proposal
@@ -143,12 +143,11 @@ def fit(
             _check_names(hyper, built, error)
             raise
 
-    y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, build(z).model, ndim_batch=0)
+    series = observed_series(build(z).model, y, inputs)
 
     def loss(z, keys):
         def one(key):
-            return run(key, build(z), y, inputs=inputs, levels=(), remat_every=remat_every).log_evidence[-1]
+            return run(key, build(z), series, levels=(), remat_every=remat_every).log_evidence[-1]
 
         # Under vmap both branches of every decision are computed, which one filter alone need not pay for.
         return -(one(keys[0]) if batch == 1 else jnp.mean(jax.vmap(one)(keys)))
@@ -166,7 +165,7 @@ def fit(
         trace=jax.tree.map(lambda *rows: np.stack(rows), *map(to_hyper, trace)),
         stopped_early=stopped,
         num_lost=num_lost,
-        results=run(key_final, build(estimate), y, inputs=inputs),
+        results=run(key_final, build(estimate), series),
     )
 
 

@@ -22,9 +22,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.random import threefry
 from epf_jax.filters.extended_parameter import check_statistic
-from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
+from epf_jax.models.observed import observed_series
 from epf_jax.models.path_terms import path_terms
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
@@ -89,17 +89,13 @@ def particle_gibbs(
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
-    y, inputs = with_own_inputs(y, inputs)
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if statistic is not None:
         check_statistic(statistic, model)
         check_statistic_moves(statistic)
         _check_of_one_path(statistic)
-    y = check_series(y, model, ndim_batch=0)
-    warn_if_missing(y)
-    rows = input_rows(inputs, y.shape[0], model=model)
-    check_rows(model, rows)
+    y, rows = observed_series(model, y, inputs)[:2]
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)

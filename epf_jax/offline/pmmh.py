@@ -23,9 +23,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.checks import check_signature, check_whole_number, returned
 from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
-from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
+from epf_jax.models.observed import observed_series
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, check_rows, input_rows, known, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, known, warn_of_slips
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.default_proposal import default_proposal
@@ -86,7 +86,6 @@ def pmmh(
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
-    y, inputs = with_own_inputs(y, inputs)
     if filter_of is None:
         proposal = default_proposal(model) if proposal is None else proposal
         check_proposal(proposal, model)
@@ -102,10 +101,7 @@ def pmmh(
             "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "
             "filter from it, lambda known: epf.bootstrap_filter(known, 500)."
         )
-    y = check_series(y, example.model, ndim_batch=0)
-    warn_if_missing(y)
-    rows = input_rows(inputs, y.shape[0], model=model)
-    check_rows(model, rows)
+    y, rows = observed_series(example.model, y, inputs)[:2]
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.

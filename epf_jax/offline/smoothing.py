@@ -29,8 +29,8 @@ from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState
-from epf_jax.models.observed import check_series, with_own_inputs
-from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
+from epf_jax.models.observed import observed_series
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
@@ -134,11 +134,8 @@ def smooth(
     levels = check_levels(levels)
     if proposal is not None:
         check_proposal(proposal, model)
-    y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, model, ndim_batch=0)
+    y, rows = observed_series(model, y, inputs)[:2]
     _check_all_seen(state, len(y))
-    rows = input_rows(inputs, len(y), model=model)
-    check_rows(model, rows)
 
     chosen = spread_ancestors(key_theta, state.log_weights, num_paths)
     theta = jax.tree.map(lambda leaf: leaf[chosen], state.theta)

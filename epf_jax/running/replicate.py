@@ -11,21 +11,11 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.core.checks import check_flag, check_key, numeric_array
+from epf_jax.core.checks import check_flag, check_key
 from epf_jax.core.compilation_cache import warn_of_many_programs
-from epf_jax.data.series import Panel
-from epf_jax.data.tables import columns_of, is_table
+from epf_jax.core.number_arrays import numeric_array
 from epf_jax.filters import Filter
-from epf_jax.models.observed import (
-    check_lengths,
-    check_series,
-    observations,
-    rows_per_series,
-    warn_if_missing,
-    with_own_inputs,
-    y_shape,
-)
-from epf_jax.models.state_space import check_rows, input_rows
+from epf_jax.models.observed import observed_batch
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
@@ -82,53 +72,22 @@ def replicate(
         )
     example = check_filter(filter_ if hyper is None else _first_of(filter_, hyper))
     devices = _devices_of(example, mesh)
-    check_lengths(y)
-    shortest = int(min(y.lengths)) if isinstance(y, Panel) else None
-    inputs_per_series = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
-    y, inputs = with_own_inputs(y, inputs, many=True)
-    y = observations(y, example.model)
-    shape = _y_shape(example, inputs, 2 if inputs_per_series else 1)
-    per_series = jnp.ndim(y) == 2 + len(shape) if shape is not None else jnp.ndim(y) > 1
-    y = check_series(y, example.model, ndim_batch=1 if per_series else 0)
-    warn_if_missing(y)
-    if per_series and y.shape[0] != num:
-        turned = f" Or did time come first? Then give y.T, {num} series." if y.ndim == 2 and y.shape[1] == num else ""
-        raise ValueError(
-            f"y: {y.shape[0]} series came with {num} keys; give one key per series: "
-            f"jax.random.split(key, {y.shape[0]}).{turned}"
-        )
-    num_steps = y.shape[1] if per_series else y.shape[0]
-    check_room(example, num_steps)
-    warn_of_no_estimate(example, num_steps if shortest is None else shortest)
-    rows = (
-        rows_per_series(inputs, num, num_steps)
-        if inputs_per_series
-        else input_rows(inputs, num_steps, model=example.model)
-    )
-    check_rows(example.model, rows, 2 if inputs_per_series else 1)
+    check_flag("inputs_per_series", inputs_per_series)
+    batch = observed_batch(example.model, y, inputs, num, inputs_per_series)
+    check_room(example, batch.num_steps)
+    warn_of_no_estimate(example, batch.shortest)
     levels = check_levels(levels)
     check_remat(remat_every)
     check_flag("history", history)
     check_flag("diagnostics", diagnostics)
-    check_flag("inputs_per_series", inputs_per_series)
 
-    batched = (True, True, per_series, inputs_per_series)
+    batched = (True, True, batch.many, batch.many_inputs)
     options = (levels, history, remat_every, diagnostics)
-    results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, y, rows)
+    data = (batch.values, batch.inputs)
+    results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, *data)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     warn_of_trouble(results)
     return results
-
-
-def _y_shape(filter_: Filter, inputs: Any, num_axes: int) -> tuple[int, ...] | None:
-    """Shape of one observation, by the model itself or by the inputs that it reads."""
-    known = y_shape(filter_.model)
-    if known is not None or inputs is None:
-        return known
-    rows = columns_of(inputs) if is_table(inputs) else inputs
-    rows = jax.tree.map(lambda leaf: numeric_array("inputs", leaf, "Give arrays with a row for each step."), rows)
-    y: Any = check_rows(filter_.model, rows, num_axes).y
-    return y.shape
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

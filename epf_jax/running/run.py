@@ -27,8 +27,8 @@ from epf_jax.core.packing import pack, unpack
 from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
-from epf_jax.models.observed import check_series, warn_if_missing, with_own_inputs
-from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
+from epf_jax.models.observed import Observed, observed_series
+from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.running.health import LINEAGE, examine, start_lineage
 from epf_jax.running.records import Lineage, record, theta_and_x
 from epf_jax.running.results import Results
@@ -42,7 +42,7 @@ _PROGRESS_CHUNKS = 50
 def run(
     key: PRNGKeyArray,
     filter_: Filter,
-    y: Float[Array, "T *y"],
+    y: Float[Array, "T *y"] | Observed,
     *,
     inputs: Any = None,
     state: FilterState | None = None,
@@ -75,19 +75,12 @@ def run(
     """
     check_filter(filter_)
     key = check_key(key)
-    y, inputs = with_own_inputs(y, inputs)
-    y = check_series(y, filter_.model, ndim_batch=0)
-    num_steps = y.shape[0]
     if state is not None:
         check_state(state, filter_)
-    else:
-        warn_if_missing(y)
+    series = observed_series(filter_.model, y, inputs, first=1 if state is None else state.t + 1)
     before = 0 if state is None else state.t
-    check_room(filter_, num_steps, before)
-    warn_of_no_estimate(filter_, num_steps, before)
-    first = 1 if state is None else state.t + 1
-    inputs = input_rows(inputs, num_steps, first, model=filter_.model)
-    check_rows(filter_.model, inputs)
+    check_room(filter_, len(series.values), before)
+    warn_of_no_estimate(filter_, len(series.values), before)
     levels = check_levels(levels)
     check_remat(remat_every)
     check_flag("history", history)
@@ -96,10 +89,10 @@ def run(
     if progress:
         key_init, key_steps = jax.random.split(key)
         state = filter_.init(key_init) if state is None else state
-        results = _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics)
+        results = _in_pieces(filter_, (levels, history, remat_every), key_steps, state, series, diagnostics)
     else:
         options = (levels, history, remat_every, diagnostics)
-        results, troubled = run_and_look(filter_, *options, key, state, y, inputs)
+        results, troubled = run_and_look(filter_, *options, key, state, series.values, series.inputs)
         if isinstance(troubled, jax.core.Tracer):
             return results
         if not np.asarray(troubled):  # not bool(troubled), which goes a longer way
@@ -181,13 +174,12 @@ def _apart(tree: Any) -> Any:
 _apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 
-def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_every, diagnostics):
+def _in_pieces(filter_, options, key_steps, state, series, diagnostics):
     """The same scan in equal pieces, a progress bar between them."""
 
     def shown():
-        options = (levels, history, remat_every)
-        with tqdm(total=y.shape[0], unit="obs", desc="filtering") as bar:
-            for piece in pieces(filter_, options, key_steps, state, y, inputs, diagnostics=diagnostics):
+        with tqdm(total=len(series.values), unit="obs", desc="filtering") as bar:
+            for piece in pieces(filter_, options, key_steps, state, series, diagnostics=diagnostics):
                 bar.update(len(piece.ess))
                 yield piece
 
@@ -195,15 +187,15 @@ def _in_pieces(filter_, key_steps, state, y, inputs, levels, history, remat_ever
 
 
 def pieces(
-    filter_, options, key_steps, state, y, inputs, size: int | None = None, diagnostics: bool = False
+    filter_, options, key_steps, state, series: Observed, size: int | None = None, diagnostics: bool = False
 ) -> Iterator[Results]:
-    """The results of `run`, piece by piece; `options` are levels, history and remat_every."""
-    size = -(-y.shape[0] // _PROGRESS_CHUNKS) if size is None else size
+    """The results of `run`, piece by piece as they are found; `options` are levels, history and remat_every."""
+    size = -(-len(series.values) // _PROGRESS_CHUNKS) if size is None else size
     lineage = start_lineage(state) if diagnostics else None
-    for start in range(0, y.shape[0], size):
+    for start in range(0, len(series.values), size):
         part = slice(start, start + size)
-        rows = jax.tree.map(lambda a, part=part: a[part], inputs)
-        piece = _scan(filter_, *options, key_steps, state, y[part], rows, lineage)
+        y, rows = jax.tree.map(lambda a, part=part: a[part], (series.values, series.inputs))
+        piece = _scan(filter_, *options, key_steps, state, y, rows, lineage)
         state = jax.block_until_ready(piece.final)
         lineage = piece.diagnostics.lineage if diagnostics else None
         yield piece

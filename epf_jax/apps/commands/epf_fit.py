@@ -126,7 +126,7 @@ def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, 
     """The smoothed states; their warnings join the others."""
     key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
     with look.told_of(warned):
-        return smoothing.smooth(key, filter_, results.final, y, inputs=series.inputs, progress=sys.stderr.isatty())
+        return smoothing.smooth(key, filter_, results.final, y, progress=sys.stderr.isatty())
 
 
 def posterior(results: Results) -> Table:

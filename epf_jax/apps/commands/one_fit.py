@@ -14,8 +14,7 @@ from epf_jax.core.files import held
 from epf_jax.data.series import Series, series_of, shaped
 from epf_jax.data.tables import listed, read_csv
 from epf_jax.filters import Filter, FilterState
-from epf_jax.models.observed import check_series, y_shape
-from epf_jax.models.state_space import check_rows, input_rows
+from epf_jax.models.observed import Observed, observed_series, y_shape
 from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room
@@ -80,20 +79,19 @@ def filter_series(
         return _filter_series(filter_, series, seed, checkpoint, advance)
 
 
-def observed(series: Series, filter_: Filter) -> Any:
-    """The observations in the shape of the filter's model."""
+def observed(series: Series, filter_: Filter) -> Observed:
+    """The series as the filter's model observes it."""
     flat = series.y.reshape(len(series.y), -1)
-    shape = y_shape(filter_.model)
-    return check_series(shaped(flat, series.columns, shape, "--columns"), filter_.model, ndim_batch=0)
+    y = shaped(flat, series.columns, y_shape(filter_.model), "--columns")
+    return observed_series(filter_.model, series._replace(y=y))
 
 
 def _filter_series(
     filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None, advance: Callable[[int], Any]
 ) -> Results:
-    y = observed(series, filter_)
+    found_series = observed(series, filter_)
+    y, inputs = found_series.values, found_series.inputs
     check_room(filter_, len(y))
-    inputs = input_rows(series.inputs, len(y), model=filter_.model)
-    check_rows(filter_.model, inputs)
     key_init, key_steps = jax.random.split(jax.random.key(seed))
     begun = None if checkpoint is None or not checkpoint.exists() else _begun(checkpoint, filter_, y, inputs, seed)
     done = 0 if begun is None else len(begun.ess)
@@ -103,11 +101,11 @@ def _filter_series(
     def found() -> Iterator[Results]:
         rows = [] if begun is None else [_rows(begun)]
         yield from [] if begun is None else [begun]
-        rest_y, rest_inputs = jax.tree.map(lambda leaf: leaf[done:], (y, inputs))
+        rest = Observed(*jax.tree.map(lambda leaf: leaf[done:], (y, inputs)))
         size = max(_SHORTEST, -(-len(y) // _MOST))
         if done == len(y):
             return
-        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest_y, rest_inputs, size, checkpoint is None):
+        for piece in pieces(filter_, _OPTIONS, key_steps, state, rest, size, checkpoint is None):
             if checkpoint is not None:
                 rows = [jax.tree.map(lambda *parts: np.concatenate(parts), *rows, jax.device_get(_rows(piece)))]
                 _keep(checkpoint, filter_, piece.final, rows[0], y, inputs, seed)
