@@ -297,6 +297,7 @@ NONLINEAR = {
     ),
     "growth": Entry(
         "tune", growth, 100, {"state_sd": 3.0, "noise_sd": 1.0}, opinions=QUADRATURE, nodes=between(-45.0, 45.0, 400),
+        num_inner=4000,
     ),
     "robust_level": Entry(
         "report", robust_level, 200, {"state_sd": 0.4, "noise_sd": 0.7}, opinions=NUTS, start=with_first,
