@@ -4,6 +4,8 @@ import pathlib
 import re
 import warnings
 
+from epf_jax.core.checks import in_full
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"```python( raises| slow)?\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)
 
@@ -37,7 +39,7 @@ def _trouble(program, namespace):
         try:
             exec(program, namespace)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return in_full(error)
     raise AssertionError("a block marked `raises` raised nothing")
 
 

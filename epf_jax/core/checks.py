@@ -115,6 +115,16 @@ def shape_of_call(name: str, function: Callable, *arguments: Any) -> tuple[int, 
         ) from error
 
 
+def notes_of(error: BaseException) -> list[str]:
+    """The notes on an error, but for jax's on the frames that it hides."""
+    return [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
+
+
+def in_full(error: BaseException) -> str:
+    """An error's kind, message and notes, in one text."""
+    return "\n".join([f"{type(error).__name__}: {error}", *notes_of(error)])
+
+
 def pip_install(extra: str) -> str:
     """The command that brings an extra: of the folder that this library is run from, if it is one, else by its name."""
     folder = pathlib.Path(__file__).parents[2]

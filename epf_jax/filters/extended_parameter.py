@@ -27,7 +27,6 @@ import jax
 import jax.numpy as jnp
 
 from epf_jax.core.checks import frames_to_user
-from epf_jax.core.gaussian import cholesky
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
@@ -44,7 +43,7 @@ from epf_jax.particles.proposals import (
 )
 from epf_jax.particles.quasi_random import check_kept_in_order
 from epf_jax.particles.resampling import Resampler, resampler_name, select, systematic
-from epf_jax.particles.weights import reweight, where_rows
+from epf_jax.particles.weights import reweight
 from epf_jax.samplers import Sampler, default_walk, no_draw
 from epf_jax.statistics import (
     NotConjugateError,
@@ -59,10 +58,8 @@ from epf_jax.statistics import (
     why_not_linear_means,
     with_sampler,
 )
-
-# Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
-_LOST = 0.01  # a spread of theta below it is that of copies
-_STEP_IN_BOX = 0.1  # what stands for it then
+from epf_jax.statistics.opening import without_opening
+from epf_jax.statistics.statistic import updated
 
 
 def extended_parameter_filter(
@@ -181,13 +178,10 @@ def parameter_filter(
     check_statistic(statistic, model)
     check_proposal(proposal, model)
     check_kept_in_order(proposal, resample)
-    if moves_particles(resample) and statistic.without_path is not None:
-        statistic = statistic.without_path()
+    statistic = without_opening(statistic) if moves_particles(resample) else statistic
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead
-    # A scheme that does more than name ancestors is given all: one that lets gradients fade reaches the box, too.
-    common = False if hasattr(resample, "select") else statistic.shared
 
     def init(key):
         return start(key, model, N, statistic.init, proposal.draw)
@@ -200,10 +194,8 @@ def parameter_filter(
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            own = _own(common, S)
-            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, own), place=(x_prev, theta))
-            (x_prev, theta, own), log_weights = selection.particles, selection.log_weights
-            S = _whole(common, own, S)
+            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S), place=(x_prev, theta))
+            (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
         x = propagate(key_state, proposal, model, theta, x_prev, y, u)
@@ -217,15 +209,12 @@ def parameter_filter(
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
                 blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
                 x = jax.lax.cond(collapsed, blind, lambda: x)
-            own = _own(common, S)
-            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, own), place=(x, theta))
-            (x_prev, x, theta, own), log_weights = selection.particles, selection.log_weights
-            S = _whole(common, own, S)
+            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
+            (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(collapsed, y)
 
-        collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
-        S = _update(key_update, statistic, S, theta, x_prev, x, y, u, collapsed, state.t)
-        S = S if statistic.adapt is None else statistic.adapt(S, log_weights, state.t + 1)
+        new = updated(statistic, key_update, S, theta, x_prev, x, y, u, log_weights, state.t + 1)
+        S = _unless_impossible(weighings, y, new, S)
         theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
         info = step_info(selection, *weighings, drawn=drawn)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
@@ -248,38 +237,12 @@ def propagate_blindly(key, model, theta, x_prev, u):
     return propagate(key, bootstrap(), model, theta, x_prev, None, u)
 
 
-def _update(key, statistic, S, theta, x_prev, x, y, u, collapsed, t):
-    """Every particle's statistic after x_{t+1} and y_{t+1}."""
-    keys = jax.random.split(key, x.shape[0])
-    # What is the same for all is said to be: what a model computes of it alone is then computed once.
-    axes = jax.tree.map(lambda same: None if same else 0, statistic.shared)
-    given = keys, _once(statistic.shared, S), theta, x_prev, x, y, u
-    for_all = partial(jax.vmap, in_axes=(0, axes, 0, 0, 0, None, None))
-    if statistic.first_update is None:
-        new = for_all(statistic.update)(*given)
-    else:  # by t for all particles and runs alike, so that `vmap` over runs keeps it a branch
-        is_first, updates = t < statistic.num_first, (statistic.first_update, statistic.update)
-        new = jax.lax.cond(is_first, *map(for_all, updates), *given)
-    new = _whole(statistic.shared, _own(statistic.shared, new), S)
+def _unless_impossible(weighings, y, new, S):
+    """The new statistics; the old ones after an impossible whole number, which cannot be made NaN."""
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
-    # An impossible whole number cannot be made NaN: the step is left out of the statistic altogether.
+    collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
     return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
-
-
-def _own(shared, S):
-    """What each particle has of its own: None stands for what all have in common, whose rows are alike."""
-    return jax.tree.map(lambda same, part: None if same else part, shared, S)
-
-
-def _whole(shared, own, S):
-    """The statistics again, what all particles have in common as it is in S."""
-    return jax.tree.map(lambda same, own, part: part if same else own, shared, own, S)
-
-
-def _once(shared, S):
-    """The statistics with one row, which is no row any more, of what all particles have in common."""
-    return jax.tree.map(lambda same, part: jax.tree.map(lambda leaf: leaf[0], part) if same else part, shared, S)
 
 
 def redraw(key, statistic, coordinates, S, theta, before):
@@ -287,29 +250,10 @@ def redraw(key, statistic, coordinates, S, theta, before):
     if coordinates.dim == 0 or not statistic.moves:
         return theta, no_draw()
     spread = spread_of(coordinates, before)
-    if statistic.adapt is not None and statistic.box is not None:
-        theta, spread = _in_box(statistic, coordinates, S, theta, spread)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)
     keys = jax.random.split(key, before.log_weights.shape[0])
     return jax.vmap(statistic.sample, in_axes=(0, 0, 0, None))(keys, S, theta, spread)
-
-
-def _in_box(statistic, coordinates, S, theta, spread):
-    """Theta where its statistic's box is, and steps of its size where the particles' own have none.
-
-    An observation that says thousands of times as much as all before it leaves copies of one particle, beside the
-    posterior by many of its standard deviations. The box, which follows the statistic, knows where it is.
-    """
-    low, high = statistic.box(jax.tree.map(lambda leaf: leaf[0], S))
-    sd, reach = jnp.sqrt(jnp.sum(spread.scale_tril**2, axis=1)), 0.5 * (high - low)
-    least = jnp.where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
-    longer = cholesky(spread.scale_tril @ spread.scale_tril.T + jnp.diag(least**2))
-    scale_tril = jnp.where(jnp.any(least > 0), longer, spread.scale_tril)
-    z = jax.vmap(coordinates.to_vector)(theta)
-    outside = jnp.any((z < low) | (z > high), axis=1)
-    inside = jax.vmap(coordinates.to_theta)(jnp.clip(z, low, high))
-    return jax.tree.map(partial(where_rows, outside), inside, theta), spread._replace(scale_tril=scale_tril)
 
 
 def _exact_statistic(model: StateSpaceModel) -> Statistic:

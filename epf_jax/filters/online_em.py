@@ -284,7 +284,7 @@ def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
         "Online EM averages statistics over paths. Use epf.conjugate_blocks(model), epf.taylor(model, order), or "
         "epf.chebyshev(model, shrink=None)."
     )
-    if statistic.adapt is not None or not statistic.moves:
+    if statistic.box_follows or not statistic.moves:
         raise ValueError(f"statistic: {statistic.name} is not a sum over the path. {advice}")
     if model.shapes.problem is not None:
         return

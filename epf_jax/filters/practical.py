@@ -50,7 +50,7 @@ from epf_jax.particles.resampling import keep, systematic
 from epf_jax.particles.weights import reweight
 from epf_jax.samplers import Sampler, together
 from epf_jax.statistics import Statistic, with_sampler
-from epf_jax.statistics.statistic import check_model_learns, check_statistic_moves
+from epf_jax.statistics.statistic import check_model_learns, check_statistic_moves, updated
 
 
 class Window(NamedTuple):
@@ -132,8 +132,7 @@ def practical_filter(
         key_leave, key_state, key_blind, key_sweeps = jax.random.split(key, 4)
         window, theta, t = state.S, state.theta, state.t + 1
         y = y.astype(window.y.dtype)
-        S = _leave(key_leave, statistic, window, theta, t - L)
-        S = S if statistic.adapt is None else statistic.adapt(S, state.log_weights, jnp.maximum(t - L, 0))
+        S = _leave(key_leave, statistic, window, theta, state.log_weights, t - L)
 
         x, weighing = _extend(key_state, key_blind, model, proposal, state, y, u)
         y = missing_where(weighing.collapsed, y)
@@ -172,10 +171,15 @@ def _empty_window(model, statistic, lag, x_0):
     )
 
 
-def _leave(key, statistic, window, theta, time):
+def _leave(key, statistic, window, theta, log_weights, time):
     """Every particle's statistic of what left, with x_{t-L}, whose time is given, and its observation."""
-    y, u = jax.tree.map(lambda leaf: leaf[:, 0], (window.observed, window.u))
-    return _add(key, statistic, window.S, theta, window.x[:, 0], window.x[:, 1], y, u, time)
+    y, u = jax.tree.map(lambda leaf: leaf[0, 0], (window.observed, window.u))  # the same for all
+    x_prev, x = window.x[:, 0], window.x[:, 1]
+
+    def update():
+        return updated(statistic, key, window.S, theta, x_prev, x, y, u, log_weights, jnp.maximum(time, 1))
+
+    return jax.lax.cond(time <= 0, lambda: jax.vmap(statistic.init)(x), update)
 
 
 def _with_window(key, statistic, window, theta, t):

@@ -19,7 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.core.checks import frames_to_user
+from epf_jax.core.checks import frames_to_user, in_full
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
@@ -128,7 +128,7 @@ def require_inspectable(model: StateSpaceModel, who: str) -> None:
         raise ValueError(
             f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
             "with StateSpaceModel(..., example_input=inputs[0]), of a table example_input=series.example_input. What "
-            f"happened: {model.shapes.problem}"
+            f"happened: {in_full(model.shapes.problem)}"
         )
 
 

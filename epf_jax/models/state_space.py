@@ -32,7 +32,7 @@ from epf_jax.core.checks import (
 from epf_jax.core.number_arrays import numeric_array
 from epf_jax.core.precision import full_precision
 from epf_jax.models.given_inputs import check_num_rows, input_arrays, time_index
-from epf_jax.models.one_particle import SIGNATURES, CannotEvaluateError, drawn, positive_leaves
+from epf_jax.models.one_particle import SIGNATURES, WantsInputsError, drawn, positive_leaves
 from epf_jax.models.parameters import Parameters, Theta, evaluated, parameters
 
 
@@ -85,7 +85,7 @@ class Shapes(NamedTuple):
 
     Attributes:
         theta, x, y: shape and dtype of one theta, state and observation (y is None if there is a `problem`).
-        problem: the error that the transition or observation raised because inputs are missing, or None.
+        problem: the error that the transition or observation raised, perhaps because inputs are missing, or None.
         unread: theta's leaves that none of the three functions reads; empty if there is a `problem`.
     """
 
@@ -291,7 +291,7 @@ def _checked(model: StateSpaceModel, row: list, structure: Any) -> Shapes:
     example = model.example_input
     if example is None or is_like(jax.tree.map(jnp.asarray, example), came):
         raise shapes.problem
-    raise CannotEvaluateError(
+    raise ValueError(
         f"inputs: the model cannot read them. Its example_input is {kinds(example)}, and a row came as {kinds(came)}. "
         "Give inputs like the example, named as the model names them."
     ) from shapes.problem
@@ -307,7 +307,8 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
     key = jax.random.key(0)
     theta = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1)))
     x, read = _drawn("initial", model, theta)
-    problem, y = None, None
+    problem: Any = None
+    y = None
     unread: tuple[int, ...] = ()
     try:
         x_next, read_next = _drawn("transition", model, theta, x, u)
@@ -320,8 +321,8 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
         x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
         leaves = range(len(jax.tree.leaves(theta)))
         unread = tuple(i for i in leaves if not (read[i] or read_next[i] or read_last[i]))
-    except CannotEvaluateError as error:
-        problem = error
+    except WantsInputsError as error:
+        problem = error.__cause__
     return Shapes(theta, x, y, problem, unread)
 
 

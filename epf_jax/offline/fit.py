@@ -11,11 +11,10 @@ grows no faster than the series, and no path's derivative can explode. Gradients
 shortened before the optimizer sees them.
 """
 
-import contextlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +38,6 @@ from epf_jax.core.number_arrays import numeric_array
 from epf_jax.data.tables import listed
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.models.observed import observed_series
-from epf_jax.models.one_particle import Watched
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
@@ -139,8 +137,8 @@ def fit(
         built = lambda given: filter_of(returned("model_of", check_is_model, model_of(given)))  # noqa: E731
         try:
             return returned("filter_of", check_filter, built(to_hyper(z)))
-        except (KeyError, ValueError) as error:
-            _check_names(hyper, built, error)
+        except KeyError as error:
+            error.add_note(f"This came from model_of(hyper), where hyper has {listed(hyper)}.")
             raise
 
     series = observed_series(build(z).model, y, inputs)
@@ -167,19 +165,6 @@ def fit(
         num_lost=num_lost,
         results=run(key_final, build(estimate), series),
     )
-
-
-def _check_names(hyper: Any, built: Callable, error: Exception) -> None:
-    """Refuse a name that hyper was asked for and does not have."""
-    asked: list[Any] = []
-    if isinstance(hyper, Mapping):
-        with contextlib.suppress(KeyError, ValueError):  # it fails again: only what it asked for is wanted
-            built(Watched(hyper, asked))
-    if asked:
-        raise ValueError(
-            f"model_of: it asked hyper for {asked[0]!r}, and hyper has {listed(hyper)}. Write the name in both places "
-            "alike."
-        ) from error
 
 
 def _warn_of_idle(felt: list[Any]) -> None:

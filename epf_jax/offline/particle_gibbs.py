@@ -125,7 +125,7 @@ def gibbs_kernel(model: StateSpaceModel, draw_theta: Callable, proposal: Proposa
 
 def _check_of_one_path(statistic: Statistic) -> None:
     """Refuse a statistic that must follow many particles to be read rightly."""
-    if statistic.adapt is not None:
+    if statistic.box_follows:
         raise ValueError(
             f"statistic: the box of {statistic.name} follows a filter's particles, and here is one path. Leave the "
             "statistic out: theta is then drawn from the path's own density, which needs none. (Or, "

@@ -16,11 +16,11 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.core.checks import check_signature
+from epf_jax.core.checks import check_signature, in_full
 from epf_jax.core.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
-from epf_jax.models.one_particle import CannotEvaluateError, drawn
+from epf_jax.models.one_particle import WantsInputsError, drawn
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, example_input
 
@@ -195,7 +195,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
 def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
     """Which of the model's functions give no Gaussian of a vector, in a sentence; empty when all do."""
     if model.shapes.problem is not None:
-        return f"the model could not be inspected: {model.shapes.problem}"
+        return f"the model could not be inspected: {in_full(model.shapes.problem)}"
     if len(model.shapes.x.shape) > 1:
         return f"the state has several axes, shape {model.shapes.x.shape}."
     theta = model.parameters.to_theta(model.parameters.centre)
@@ -276,7 +276,7 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             lambda *given: proposal.distribution(model, *given),
             *(shapes.theta, shapes.x, shapes.y, example_input(model)),
         )
-    except CannotEvaluateError:  # perhaps it reads inputs that are not known yet
+    except WantsInputsError:  # perhaps it reads inputs that are not known yet
         return
     if x.shape != shapes.x.shape:
         raise ValueError(

@@ -113,6 +113,8 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     def prior_correction(z):
         return coordinates.log_prior(z) - normal_log_prob(z - reference, scale_0)
 
+    num_first = _NUM_FIRST * coordinates.dim
+
     def init(x_0=None):
         log_weights, means, spread = _split(num_components, coordinates.dim)
         L = jnp.broadcast_to(scale_0 @ spread, (num_components, *spread.shape))
@@ -126,6 +128,15 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         for term in terms.steps:
             S = absorb(S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u), first=first)
         return S
+
+    def update_all(key, S, theta, x_prev, x, y, u, log_weights, t):
+        """The first observations, of which one may say more than all that is known before it, by powers."""
+
+        def for_all(update):
+            return lambda: jax.vmap(lambda *path: update(None, path[0], None, *path[1:], y, u))(S, x_prev, x)
+
+        # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
+        return jax.lax.cond(t <= num_first, for_all(partial(update, first=True)), for_all(update))
 
     def log_mixture(S, z):
         return logsumexp(S.log_weights + jax.vmap(lambda m, L: normal_log_prob(z - m, L))(S.m, S.L))
@@ -145,8 +156,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         return coordinates.to_theta(S.m[k] + S.L[k] @ noise), exact_draw(S.m.dtype)
 
     name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")
-    statistic = Statistic(init, update, log_density, sample, log_target, name=name, model=model)
-    return statistic._replace(first_update=partial(update, first=True), num_first=_NUM_FIRST * coordinates.dim)
+    return Statistic(init, update, log_density, sample, log_target, update_all, name=name, model=model)
 
 
 def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:

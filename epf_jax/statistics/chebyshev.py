@@ -25,10 +25,10 @@ from epf_jax.core.interpolation import between, compress, expand
 from epf_jax.models.parameters import Parameters, Theta, node_counts
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.samplers import Sampler
+from epf_jax.samplers import Sampler, random_walk
 from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
 from epf_jax.statistics.opening import Opening, opener
-from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
+from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target, with_sampler
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
@@ -60,8 +60,8 @@ class NodalStatistic(NamedTuple):
     opening: Opening | None = None
 
 
-_which: Any = (False, True, True, True, True, False)
-_SHARED = NodalStatistic(*_which)  # what all particles of a filter have in common
+_axes: Any = (0, None, None, None, None, 0)
+_BY_PARTICLE = NodalStatistic(*_axes)  # for `vmap`: what all particles of a filter have in common, they have once
 
 
 def chebyshev(
@@ -100,15 +100,13 @@ def chebyshev(
     first_box = _box(box, coordinates)
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
-    build = partial(_nodal, model, terms, counts, first_box, shrink, sampler)
-    if shrink is None:
-        return build(None)
-    if model.shapes.problem is not None:
+    openings = None
+    if shrink is not None and model.shapes.problem is None:
+        most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
+        openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
+    elif shrink is not None:
         warn_if_not_inspectable(model)
-        return build(None)
-    most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
-    openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
-    return build(openings)._replace(without_path=partial(build, None))
+    return _nodal(model, terms, counts, first_box, shrink, sampler, openings)
 
 
 def _nodal(
@@ -120,7 +118,7 @@ def _nodal(
     sampler: Sampler | None,
     openings: Any,
 ) -> Statistic:
-    """The statistic of particles that keep their openings, or with None for `openings`, of such that do not."""
+    """The statistic of particles that keep their openings, unless `openings` is None."""
     coordinates = model.parameters
     low_0, high_0 = first_box
     squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
@@ -151,7 +149,8 @@ def _nodal(
         return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), jnp.zeros(()), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
-        values = S.values + log_ratios(terms.steps, S.low, S.high, x_prev, x, y, u)
+        low, high = (low_0, high_0) if shrink is None else (S.low, S.high)
+        values = S.values + log_ratios(terms.steps, low, high, x_prev, x, y, u)
         values = values if shrink is None else _from_top(values)  # a fixed box's are sums, as online EM wants them
         opening = None if S.opening is None else openings.extend(S.opening, x, y, u)
         return S._replace(values=values, opening=opening)
@@ -172,13 +171,20 @@ def _nodal(
 
         return log_density
 
+    def update_all(key, S, theta, x_prev, x, y, u, log_weights, t):
+        once = NodalStatistic(S.values, S.low[0], S.high[0], S.fall[0], S.num_misread[0], S.opening)
+        for_all = jax.vmap(lambda S, x_prev, x: update(None, S, None, x_prev, x, y, u), in_axes=(_BY_PARTICLE, 0, 0))
+        new = for_all(once, x_prev, x)
+        return follow(S._replace(values=new.values, opening=new.opening), log_weights, t)
+
     name = f"chebyshev on {' x '.join(map(str, counts))} nodes"
     statistic = from_log_target(model, init, update, log_target, sampler, name)
-    statistic = statistic._replace(box=lambda S: (S.low, S.high), shared=_SHARED)
+    statistic = statistic._replace(box=lambda S: (S.low, S.high))
     if shrink is None:
         return statistic
     length = 0 if openings is None else openings.length
-    return statistic._replace(adapt=following(counts, shrink, coordinates.log_prior, first_box, evaluate, length))
+    follow = following(counts, shrink, coordinates.log_prior, first_box, evaluate, length)
+    return with_sampler(statistic._replace(update_all=update_all), model, random_walk() if sampler is None else sampler)
 
 
 def _worked_out_once(values: Array) -> Array:

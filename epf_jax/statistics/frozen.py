@@ -1,7 +1,6 @@
 """No statistic: theta is drawn from the prior once and never again. SIR on the augmented state (x, theta)."""
 
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
-from epf_jax.samplers import no_draw
 from epf_jax.statistics.statistic import Statistic
 
 
@@ -20,7 +19,4 @@ def frozen(model: StateSpaceModel) -> Statistic:
         z = coordinates.to_vector(theta)
         return coordinates.log_prior(z) - coordinates.log_jacobian(z)
 
-    def sample(key, S, theta, population=None):
-        return theta, no_draw()
-
-    return Statistic(init, update, log_density, sample, lambda S: coordinates.log_prior, moves=False, name="frozen")
+    return Statistic(init, update, log_density, None, lambda S: coordinates.log_prior, name="frozen")

@@ -31,7 +31,7 @@ def following(
     evaluate: Callable,
     remembered_steps: int,
 ) -> Callable[..., Any]:
-    """`Statistic.adapt`: cut the box to `reach` posterior standard deviations, and find the densities at its nodes.
+    """`follow(S, log_weights, t) -> S`, the box cut to `reach` posterior sds, and the densities at its new nodes.
 
     A vague prior's box has nodes far apart beside the posterior that the first observations leave, too far to tell its
     shape. They are read through a larger scale from the first observation on, since one too small would make the top a
@@ -52,7 +52,7 @@ def following(
     """
     last = max((t for t in range(1, remembered_steps + 1) if _is_due(t)), default=0)  # while paths are remembered
 
-    def adapt(S, log_weights, t):
+    def follow(S, log_weights, t):
         # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
         may_remember = S.opening is not None and t <= remembered_steps
         remembers = S.opening is not None and S.opening.num_steps[0] <= remembered_steps
@@ -93,15 +93,15 @@ def following(
 
             return jax.lax.scan(once_more, S, jnp.arange(_LOOKS[len(counts)]))[0]
 
-        def follow(S):
+        def look_about(S):
             S = with_fall(S)
             pays = len(counts) > 1 or (S.fall[0] > _FINE) | (t == last)  # with one parameter, nodes abound
             due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers & pays)
             return jax.lax.cond(due, look, lambda S: S, S)
 
-        return jax.lax.cond(_is_due(t), follow, lambda S: S, S)
+        return jax.lax.cond(_is_due(t), look_about, lambda S: S, S)
 
-    return adapt
+    return follow
 
 
 def _box_inside(box, mean, spread, counts):

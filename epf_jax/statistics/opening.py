@@ -16,6 +16,7 @@ from epf_jax.core.checks import is_like
 from epf_jax.core.dependence import depends_on
 from epf_jax.models.path_terms import Terms
 from epf_jax.particles.weights import where_rows
+from epf_jax.statistics.statistic import Statistic
 
 _AT_ONCE = 8  # steps that are evaluated together; more one after the other, so that they take no more room than one
 
@@ -34,6 +35,16 @@ class Opening(NamedTuple):
     y: Float[Array, "K *y"] | None
     u: Any
     num_steps: Int[Array, ""]
+
+
+def without_opening(statistic: Statistic) -> Statistic:
+    """The same statistic for particles that are means of others, and have no path of their own."""
+
+    def init(x_0=None):
+        is_opening = lambda part: isinstance(part, Opening)  # noqa: E731
+        return jax.tree.map(lambda part: None if is_opening(part) else part, statistic.init(x_0), is_leaf=is_opening)
+
+    return statistic._replace(init=init)
 
 
 class Opener(NamedTuple):

@@ -12,11 +12,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from epf_jax.core.gaussian import cholesky
 from epf_jax.models.parameters import theta_inside
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_rows
+from epf_jax.particles.weights import where_rows
 from epf_jax.samplers import LogDensity, Sampler, check_sampler, each_particle, prior_population, random_walk
+
+# Shares of a box's half-width, which is six standard deviations of theta, or some tens where it has yet to be cut.
+_LOST = 0.01  # a spread of theta below it is that of copies
+_STEP_IN_BOX = 0.1  # what stands for it then
 
 
 class Statistic(NamedTuple):
@@ -27,46 +34,46 @@ class Statistic(NamedTuple):
         update: `update(key, S, theta, x_prev, x, y, u) -> S`. key and theta serve data augmentation; most ignore them.
         log_density: `log_density(S, theta)`, the log of p(theta) p(path | theta), up to a number that theta does not
             enter: where nothing else is said, the log of p(path | reference theta) is taken off.
-        sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step.
+        sample: `sample(key, S, theta, population=None) -> theta, info`, started from theta where it is a Markov step;
+            None where theta is never redrawn.
         log_target: `log_target(S)`, the same density as a function of unconstrained coordinates z, Jacobian included:
             what samplers see. What it takes to read S is done once, however often the function is called.
-        adapt: `adapt(S, log_weights, t) -> S` on the statistics of all particles together, after each update; None for
-            statistics that need no such care.
+        update_all: `update_all(key, S, theta, x_prev, x, y, u, log_weights, t) -> S`, `update` for all particles at
+            once, where more than one of them counts, or the t-th observation in a way of its own; None to have
+            `update` vmapped.
         sample_all: `sample_all(key, S, theta, population)`, `sample` for all particles at once, where one batch of
             random numbers serves better than a key for each; None to have `sample` vmapped.
         box: `box(S) -> low, high`, the ends in z of the box that theta is confined to; None where it is confined to
-            none. Of a statistic that adapts it is one for all particles, and theta outside of it is taken in.
-        first_update: `update` of the first `num_first` observations, one of which may say more than all that is known
-            before it; None where it is `update`, too.
-        num_first: how many these are.
-        without_path: `without_path()`, the same statistic for particles that are means of others, as
-            `transport_resampling` makes them, and have no path of their own; None where it is this one.
+            none.
         remainder: `remainder(theta, x_prev, x, y, u)`, what one step's share of the log-density, relative to the
             reference theta, has too much of at theta; None for statistics that leave nothing out by expansion.
-        moves: whether theta is ever redrawn.
         name: for descriptions.
         drawn_by: the name of the sampler that draws theta; None where the statistic knows how to.
         model: the model that it was built for; None where it will do for any.
-        shared: a prefix of S, True where all particles of a filter have the same, which `adapt` alone may change.
     """
 
     init: Callable[..., Any]
     update: Callable[..., Any]
     log_density: Callable[[Any, Any], Any]
-    sample: Callable[..., Any]
+    sample: Any
     log_target: Callable[[Any], LogDensity]
-    adapt: Callable[[Any, Any, Any], Any] | None = None
+    update_all: Callable[..., Any] | None = None
     sample_all: Callable[..., Any] | None = None
     box: Callable[[Any], tuple[Float[Array, " P"], Float[Array, " P"]]] | None = None
     remainder: Callable[..., Float[Array, ""]] | None = None
-    first_update: Callable[..., Any] | None = None
-    num_first: int = 0
-    without_path: "Callable[[], Statistic] | None" = None
-    moves: bool = True
     name: str = "of your own"
     drawn_by: str | None = None
     model: StateSpaceModel | None = None
-    shared: Any = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether theta is ever redrawn."""
+        return self.sample is not None
+
+    @property
+    def box_follows(self) -> bool:
+        """Whether the box is one for all particles, and follows them."""
+        return self.box is not None and self.update_all is not None
 
     @property
     def description(self) -> str:
@@ -89,7 +96,7 @@ def from_log_target(
         z = coordinates.to_vector(theta)
         return log_target(S)(z) - coordinates.log_jacobian(z)
 
-    statistic = Statistic(init, update, log_density, _no_sampler, log_target, name=name, model=model)
+    statistic = Statistic(init, update, log_density, _replaced, log_target, name=name, model=model)
     return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
 
 
@@ -111,13 +118,39 @@ def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler)
         return theta_inside(coordinates, z, theta), info
 
     def sample_all(key, S, theta, population):
+        if statistic.box_follows:
+            theta, population = _taken_in(statistic, coordinates, S, theta, population)
         z = jax.vmap(coordinates.to_vector)(theta)
         z, info = each_particle(sampler, key, z, S, statistic.log_target, population)
         return jax.vmap(partial(theta_inside, coordinates))(z, theta), info
 
-    build = statistic.without_path
-    without_path = None if build is None else lambda: with_sampler(build(), model, sampler)
-    return statistic._replace(sample=sample, sample_all=sample_all, without_path=without_path, drawn_by=sampler.name)
+    return statistic._replace(sample=sample, sample_all=sample_all, drawn_by=sampler.name)
+
+
+def _taken_in(statistic, coordinates, S, theta, population):
+    """Theta where its statistic's box is, and steps of its size where the particles' own have none.
+
+    An observation that says thousands of times as much as all before it leaves copies of one particle, beside the
+    posterior by many of its standard deviations. The box, which follows the statistic, knows where it is.
+    """
+    low, high = statistic.box(jax.tree.map(lambda leaf: leaf[0], S))
+    scale_tril = population.scale_tril
+    sd, reach = jnp.sqrt(jnp.sum(scale_tril**2, axis=1)), 0.5 * (high - low)
+    least = jnp.where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
+    longer = cholesky(scale_tril @ scale_tril.T + jnp.diag(least**2))
+    scale_tril = jnp.where(jnp.any(least > 0), longer, scale_tril)
+    z = jax.vmap(coordinates.to_vector)(theta)
+    outside = jnp.any((z < low) | (z > high), axis=1)
+    inside = jax.vmap(coordinates.to_theta)(jnp.clip(z, low, high))
+    return jax.tree.map(partial(where_rows, outside), inside, theta), population._replace(scale_tril=scale_tril)
+
+
+def updated(statistic: Statistic, key, S, theta, x_prev, x, y, u, log_weights, t) -> Any:
+    """Every particle's statistic after x_t and y_t."""
+    if statistic.update_all is not None:
+        return statistic.update_all(key, S, theta, x_prev, x, y, u, log_weights, t)
+    keys = jax.random.split(key, x.shape[0])
+    return jax.vmap(statistic.update, in_axes=(0, 0, 0, 0, 0, None, None))(keys, S, theta, x_prev, x, y, u)
 
 
 def statistic_of_path(
@@ -164,5 +197,5 @@ def check_statistic_moves(statistic: Statistic) -> None:
         )
 
 
-def _no_sampler(*_: Any, **__: Any) -> Any:
+def _replaced(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("replaced by with_sampler")

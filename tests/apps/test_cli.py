@@ -335,7 +335,7 @@ def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
     assert pq.read_table(tmp_path / "fit.parquet")["time"][0].as_py() == "2024-01-01"
     refused(r"wide.csv: unit: the stamps in column 'day' are dates", *arguments, *named)
     refused(r"wide.csv: columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
-    refused(r"calling it with arguments.*A model that reads inputs needs", *arguments, "--columns", "y")
+    refused(r"(?s)This came from transition.*If the model reads inputs", *arguments, "--columns", "y")
     refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
             *arguments, "--columns", "y,z", "--time", "day", "--inputs", "rain", "--unit", "days")  # fmt: skip
 

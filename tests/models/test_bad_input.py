@@ -19,7 +19,6 @@ from jax.scipy.special import gammaln
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.models.one_particle import CannotEvaluateError
 
 KEY = jax.random.key(0)
 Y = jnp.array([0.1, 0.2, 0.3])
@@ -204,9 +203,11 @@ def test_none_in_a_list_is_a_missing_value():
     np.testing.assert_array_equal(by_none, by_nan)
 
 
-def test_a_name_that_the_prior_does_not_have_is_reported_with_those_that_it_has():
+def test_a_name_that_the_prior_does_not_have_is_noted_with_those_that_it_has():
     for part in ("initial", "transition", "observation"):
-        with pytest.raises(ValueError, match=rf"^{part}: it asked theta for 'rho', and the prior has 'phi'\."):
+        with pytest.raises(
+            KeyError, match=rf"'rho'(?s:.*)This came from {part}, called as .* of shapes {{'phi': \(\)}}"
+        ):
             build(**{part: lambda theta, *others: dist.Normal(theta["rho"], 1.0)})
 
 
@@ -238,37 +239,35 @@ def test_observations_that_end_where_theta_says_are_told_of(build):
 
 
 @pytest.mark.parametrize(
-    ("remedy", "observation"),
+    ("kind", "observation"),
     [
-        (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(np.exp(x), 1.0)),
-        (r"Use jax.numpy \(jnp.exp, jnp.where\)", lambda theta, x, u: dist.Normal(math.exp(x), 1.0)),
-        (r"Use jax.numpy .* not numpy, math or if", lambda theta, x, u: dist.Normal(x if x > 0 else 0.0, 1.0)),
-        (r'theta is a dict.* theta\["phi"\], not theta.phi', lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
-        (r"a scale must be positive", lambda theta, x, u: dist.Normal(x, -0.3)),
-        (r"jnp.asarray\(values\)\[u\]", lambda theta, x, u: dist.Normal([1.0, 2.0][u], 1.0)),
-        (r"Return the distribution itself", lambda theta, x, u: numpyro.sample("y", dist.Normal(x, 1.0))),
-        (
-            r"IndexError: Too many indices.* shapes {'phi': \(\)}, \(\), \(\)",
-            lambda theta, x, u: dist.Normal(x[0], 1.0),
-        ),
-        (r"keyword argument 'mean'. It was called as observation", lambda theta, x, u: dist.Normal(mean=x, scale=1.0)),
-        (r"NameError: name 'forgotten'", lambda theta, x, u: dist.Normal(forgotten * x, u)),
+        (jax.errors.TracerArrayConversionError, lambda theta, x, u: dist.Normal(np.exp(x), 1.0)),
+        (jax.errors.ConcretizationTypeError, lambda theta, x, u: dist.Normal(math.exp(x), 1.0)),
+        (jax.errors.ConcretizationTypeError, lambda theta, x, u: dist.Normal(x if x > 0 else 0.0, 1.0)),
+        (jax.errors.TracerIntegerConversionError, lambda theta, x, u: dist.Normal([1.0, 2.0][u], 1.0)),
+        (AttributeError, lambda theta, x, u: dist.Normal(theta.phi * x, 1.0)),
+        (ValueError, lambda theta, x, u: dist.Normal(x, -0.3)),
+        (AssertionError, lambda theta, x, u: numpyro.sample("y", dist.Normal(x, 1.0))),
+        (IndexError, lambda theta, x, u: dist.Normal(x[0], 1.0)),
+        (TypeError, lambda theta, x, u: dist.Normal(mean=x, scale=1.0)),
+        (NameError, lambda theta, x, u: dist.Normal(forgotten * x, u)),
     ],
 )
-def test_a_mistake_that_has_nothing_to_do_with_inputs_is_told_with_its_remedy(remedy, observation):
-    with pytest.raises(ValueError, match=rf"^observation: it failed with .*{remedy}"):
+def test_a_mistake_that_has_nothing_to_do_with_inputs_is_raised_at_once(kind, observation):
+    note = r"This came from observation, called as observation\(theta, x, u\) .* of shapes {'phi': \(\)}, \(\), \(\)\."
+    with pytest.raises(kind, match=note):
         epf.extended_parameter_filter(ar1(observation=observation), 10)
 
 
 def test_a_prior_without_names_is_told_of():
-    for prior, remedy in ((dist.Normal(0.0, 1.0), "no dict"), ([dist.Normal(0.0, 1.0)], r"theta\[0\]; or write")):
-        with pytest.raises(ValueError, match=rf"^transition: it failed with TypeError: .*{remedy}"):
+    for prior, given in ((dist.Normal(0.0, 1.0), r"\(\)"), ([dist.Normal(0.0, 1.0)], r"\[\(\)\]")):
+        with pytest.raises(TypeError, match=rf"This came from transition, .* of shapes {given}, \(\), \(\)\."):
             epf.extended_parameter_filter(ar1(prior=prior), 10)
 
 
 def test_an_example_of_inputs_that_the_model_cannot_read_is_refused_at_once():
     model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"hours": 1.0})
-    with pytest.raises(ValueError, match=r"^transition: calling it .*KeyError: 'dt'"):
+    with pytest.raises(KeyError, match=r"'dt'(?s:.*)This came from transition"):
         epf.bootstrap_filter(model, 10)
 
 
@@ -337,7 +336,7 @@ READS_INPUTS = {
 @pytest.mark.parametrize("read", READS_INPUTS.values(), ids=READS_INPUTS)
 def test_a_model_that_fails_for_want_of_its_inputs_waits_for_them(read):
     model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + read(u), 1.0))
-    assert isinstance(model.shapes.problem, CannotEvaluateError)
+    assert model.shapes.problem is not None
 
 
 @pytest.mark.parametrize(
@@ -399,12 +398,15 @@ def test_weights_that_are_nan_are_told_of():
 
 
 def test_a_mistake_inside_a_model_function_is_reported_with_its_name():
-    with pytest.raises(ValueError, match=r"^initial: it failed with AttributeError: .*'rho'"):
+    with pytest.raises(AttributeError, match=r"'rho'(?s:.*)This came from initial, called as initial\(theta\)"):
         build(initial=lambda theta: dist.Normal(theta.rho, 1.0))
     # A transition may fail for want of inputs, so it is left to the first run, which knows them.
     broken = build(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x * u["dt"], 1.0))
-    with pytest.raises(ValueError, match=r"^transition: calling it .*string indexing.*transition\(theta, x_prev, u\)"):
-        epf.run(KEY, broken, Y)
+    for _ in range(2):
+        with pytest.raises(
+            TypeError, match=r"(?s)This came from transition, .*transition\(theta, x_prev, u\).*inputs="
+        ):
+            epf.run(KEY, broken, Y)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +442,9 @@ def test_entries_that_an_array_has_are_left_alone():
 
 
 def test_a_parameter_that_x_was_asked_for_is_told_of():
-    with pytest.raises(ValueError, match=r"^transition: .*'phi', which is a parameter: .*\(theta, x_prev, u\)\?"):
+    with pytest.raises(
+        TypeError, match=r"'phi'(?s:.*)This came from transition, called as transition\(theta, x_prev, u\)"
+    ):
         epf.extended_parameter_filter(ar1(transition=lambda a, b, c: dist.Normal(b["phi"] * a, 1.0)), 8)
 
 
@@ -460,9 +464,9 @@ def test_an_approximation_is_told_of_where_the_model_has_an_exact_filter():
 def test_a_model_that_reads_inputs_asks_for_them():
     reads_inputs = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["a"], 1.0))
     for name, part in (("taylor", epf.taylor), ("conjugate", epf.conjugate), ("fully_adapted", epf.fully_adapted)):
-        with pytest.raises(ValueError, match=rf"^{name}.*example_input=inputs\[0\]"):
+        with pytest.raises(ValueError, match=rf"(?s)^{name}.*example_input=inputs\[0\]"):
             part(reads_inputs)
-    with pytest.raises(ValueError, match=r"^transition: .*needs `inputs=` in run and step"):
+    with pytest.raises(TypeError, match=r"If the model reads inputs, give them: inputs=\.\.\. to run"):
         epf.run(KEY, epf.extended_parameter_filter(reads_inputs, 8), Y)
 
 

@@ -119,20 +119,20 @@ def test_first_observations_that_say_far_more_than_the_prior_are_taken_in_by_pow
         observation=lambda theta, x, u: dist.Normal(theta["a"][u % dim], noise),
     )
     statistic, y = epf.assumed_density(model), np.linspace(-13.0, 17.0, dim)
-    assert statistic.num_first == 4 * dim
 
-    def learned(update):
-        step = jax.jit(lambda S, y, u: update(jax.random.key(0), S, None, 0.0, 0.0, y, u))
-        S = statistic.init(0.0)
+    def learned(since):
+        """The statistic after as many observations, of which the first is number `since` of the series."""
+        step = jax.jit(lambda S, y, u, t: statistic.update_all(None, S, None, zero, zero, y, u, zero, t))
+        S, zero = jax.tree.map(lambda leaf: leaf[None], statistic.init(0.0)), jnp.zeros(1)
         for u, value in enumerate(y):
-            S = step(S, value, u)
-        return S
+            S = step(S, value, u, since + u)
+        return jax.tree.map(lambda leaf: leaf[0], S)
 
     sd = 1 / np.sqrt(1 / 10.0**2 + 1 / noise**2)
-    mean, S = y * (sd / noise) ** 2, learned(statistic.first_update)
+    mean, S = y * (sd / noise) ** 2, learned(1)
     assert np.all(np.abs(S.m[0] - mean) < 0.6 * sd)
     assert np.all(np.abs(np.linalg.norm(S.L[0], axis=1) / sd - 1) < 0.6)
-    assert np.any(np.abs(learned(statistic.update).m[0] - mean) > 3 * sd)  # at once, what the nearest nodes say
+    assert np.any(np.abs(learned(4 * dim + 1).m[0] - mean) > 3 * sd)  # at once, what the nearest nodes say
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from epf_jax import exact
 from epf_jax.models.parameters import parameters, theta_inside
 from epf_jax.particles.weights import Population
 from epf_jax.statistics import statistic_of_path
+from epf_jax.statistics.nodal_box import following
+from epf_jax.statistics.opening import without_opening
 
 KEY = jax.random.key(0)
 
@@ -518,9 +520,10 @@ def test_a_box_shrinks_with_the_densities_of_the_particles_and_keeps_what_is_ins
     model = epf.models.sinusoid()
     x, y = epf.simulate(KEY, model, {"theta": 0.7}, 400)
     statistic = epf.chebyshev(model, 24)
-    S = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), absorb(statistic, x, y))
+    S = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), absorb(statistic, x, y)._replace(opening=None))
     weights = jnp.log(jnp.ones(3) / 3)
-    cut = statistic.adapt(S, weights, jnp.asarray(99))  # 10 log10 reaches 20 at t = 100: a rung lies in (99, 100]
+    follow = following((24,), 6.0, model.parameters.log_prior, model.parameters.box, None, 0)
+    cut = follow(S, weights, jnp.asarray(99))  # 10 log10 reaches 20 at t = 100: a rung lies in (99, 100]
     width = cut.high - cut.low
     # three identical paths: the draws could have any spread, the density's sd is about .05, six of them make .6
     assert np.all(width < 0.8 * (S.high - S.low))
@@ -532,7 +535,7 @@ def test_a_box_shrinks_with_the_densities_of_the_particles_and_keeps_what_is_ins
         np.testing.assert_allclose(after, before, atol=1e-2)
     outside = {"theta": small.low[0] - 0.01}
     assert statistic.log_density(small, outside) == -jnp.inf
-    same = statistic.adapt(S, weights, jnp.asarray(102))  # not due
+    same = follow(S, weights, jnp.asarray(102))  # not due
     np.testing.assert_array_equal(same.values, S.values)
 
 
@@ -542,8 +545,7 @@ def followed(statistic, x, y, inputs=None):
 
     def step(S, row):
         x_prev, x, y, u, t = row
-        S = jax.vmap(lambda S: statistic.update(None, S, None, x_prev, x, y, u))(S)
-        return statistic.adapt(S, jnp.zeros(1), t), None
+        return statistic.update_all(None, S, None, x_prev[None], x[None], y, u, jnp.zeros(1), t), None
 
     S = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], statistic.init(x[0]))
     S = jax.lax.scan(step, S, (x[:-1], x[1:], y, u, jnp.arange(1, len(x))))[0]
@@ -582,7 +584,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read():
     inputs = jnp.full(22, LARGE + 1)
     x, y = epf.simulate(KEY, model, {"a": 2.0, "s": 1.0}, 22, inputs=inputs)
     statistic = epf.chebyshev(model, 8)
-    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path()))
+    S, read = (followed(s, x, y, inputs) for s in (statistic, without_opening(statistic)))
     np.testing.assert_array_equal(S.values, read.values)
     np.testing.assert_array_equal(S.low, read.low)
     told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example_input=inputs[0])
@@ -600,7 +602,7 @@ def test_with_one_parameter_and_gaussian_noise_what_is_read_between_coarse_nodes
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
     )
     x, y = epf.simulate(KEY, model, {"a": 1.0}, 80)
-    statistic = epf.chebyshev(model).without_path()
+    statistic = without_opening(epf.chebyshev(model))
     S = followed(statistic, x, y)
     residuals = x[1:] - 0.6 * x[:-1]
     sd = (80 + vague**-2) ** -0.5  # the Gaussian posterior given the path
@@ -659,7 +661,7 @@ def test_one_parameter_whose_inputs_cannot_be_remembered_is_cut_once_at_a_time()
     inputs, x = LARGE + 1 + 2 * jnp.arange(12), jnp.zeros(13)
     y = 3.0 + (1 + 2 * jnp.arange(12)) / 24
     statistic = epf.chebyshev(model)
-    S, read = (followed(s, x, y, inputs) for s in (statistic, statistic.without_path()))
+    S, read = (followed(s, x, y, inputs) for s in (statistic, without_opening(statistic)))
     np.testing.assert_array_equal(S.values, read.values)
     np.testing.assert_array_equal(S.low, read.low)
 
@@ -673,19 +675,6 @@ def test_a_parameter_that_enters_no_density_leaves_nothing_to_remember():
         observation=pieces.observation,
     )
     assert epf.chebyshev(known).init(jnp.zeros(())).opening is None
-
-
-@pytest.mark.slow
-def test_what_all_particles_share_may_be_said_of_each():
-    model = level_and_noise()
-    y = jnp.sin(jnp.arange(12.0))
-    statistic = epf.chebyshev(model, 8)
-    alike, apart = (
-        epf.run(KEY, epf.extended_parameter_filter(model, 16, statistic=s), y)
-        for s in (statistic, statistic._replace(shared=False))
-    )
-    for found, expected in zip(jax.tree.leaves(alike.theta.mean), jax.tree.leaves(apart.theta.mean), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4)  # the same sums in float32, in another order
 
 
 def test_separable_takes_noise_that_some_states_do_not_have():
@@ -741,10 +730,10 @@ def test_rows_without_a_step_leave_gradients_finite():
     statistic = epf.chebyshev(count_model(lambda theta, x, u: dist.LogNormal(theta["b"] + x, 1.0)), 8)
 
     def reads(x):
-        S = statistic.init(x[0])
+        S = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], statistic.init(x[0]))
         for t in range(3):
-            S = statistic.update(None, S, None, x[t], x[t + 1], jnp.exp(x[t]), jnp.asarray(t))
-        S = statistic.adapt(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], S), jnp.zeros(1), jnp.asarray(7))
+            path = x[t][None], x[t + 1][None], jnp.exp(x[t]), jnp.asarray(t)
+            S = statistic.update_all(None, S, None, *path, jnp.zeros(1), jnp.asarray(7 if t == 2 else 0))
         return jnp.sum(S.values)
 
     assert np.all(np.isfinite(jax.jit(jax.grad(reads))(jnp.array([0.1, 0.5, -0.3, 0.8]))))

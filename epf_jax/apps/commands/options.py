@@ -15,9 +15,9 @@ from rich.table import Table as Printed
 from epf_jax._version import __version__
 from epf_jax.apps.commands.method_names import in_words
 from epf_jax.apps.page import Table
+from epf_jax.core.checks import in_full, notes_of
 from epf_jax.core.compilation_cache import cache_compiled_programs
 from epf_jax.core.files import BusyError
-from epf_jax.models.one_particle import CannotEvaluateError
 
 app = typer.Typer(add_completion=False, help="Static parameters of state-space models, online.")
 console = Console()
@@ -79,9 +79,12 @@ def refusals() -> Iterator[None]:
     """End the command with the reason if an argument, a file or the data raise an error."""
     try:
         yield
-    except CannotEvaluateError as error:
-        fail(f'{error} Here: --time NAME for u["dt"] (not in `stream`), --inputs NAME,NAME for u[NAME].')
-    except (ValueError, TypeError, ImportError, BusyError) as error:
+    except (ValueError, TypeError, ImportError, BusyError, LookupError, NameError, AttributeError) as error:
+        if notes_of(error):  # it came from a function of the model
+            here = "Here inputs are --time NAME, for u['dt'] (not in `stream`), and --inputs NAME,NAME, for u[NAME]."
+            fail(f"{in_full(error)}\n{here}")
+        if isinstance(error, LookupError | NameError | AttributeError):
+            raise
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")
