@@ -179,6 +179,35 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
 
 
 @pytest.mark.parametrize(
+    ("stamps", "unit", "expected"),
+    [
+        (["2024-01-01", "2024-02-01", "2024-03-01"], "months", [1, 1, 1]),
+        (["2024-01-31", "2024-02-29", "2024-03-31"], "months", [1, 1, 1]),
+        (["2024-01-15", "2024-02-15", "2024-04-15"], "months", [1, 1, 2]),
+        (["2024-01-01T00:00+01:00", "2024-02-01T00:00+01:00"], "months", [1, 1]),
+        (["2024-03-31", "2024-06-30", "2024-12-31"], "quarters", [1, 1, 2]),
+        (["2024-01-01", "2025-01-01", "2025-07-01"], "years", [1, 1, 0.5]),
+        (["2024-01-01", "2024-02-16"], "months", [1 + 15 / 29, 1 + 15 / 29]),
+    ],
+)
+def test_months_quarters_and_years_are_those_of_the_calendar(stamps, unit, expected):
+    np.testing.assert_allclose(steps(stamps, unit=unit), expected, rtol=1e-12)
+    before = steps(stamps[1:], unit=unit, start=stamps[0])
+    np.testing.assert_allclose(before, expected[1:], rtol=1e-12)
+
+
+def test_dates_without_a_unit_are_labels():
+    series = epf.from_table({"y": [1.0, 2.0, 3.0], "t": ["2024-01-31", "2024-02-29", "2024-03-31"]}, "y", time="t")
+    assert series.inputs is None
+    ahead = series.stamps_ahead(3).astype("datetime64[D]")
+    np.testing.assert_array_equal(ahead, np.array(["2024-04-30", "2024-05-31", "2024-06-30"], "datetime64[D]"))
+    with pytest.raises(ValueError, match="comes before"):
+        epf.from_table({"y": [1.0, 2.0], "t": ["2024-02-29", "2024-01-31"]}, "y", time="t")
+    results = epf.run(KEY, FILTER, series)
+    assert results.to_pandas(series)["time"].iloc[0] == pd.Timestamp("2024-01-31")
+
+
+@pytest.mark.parametrize(
     ("message", "stamps", "options"),
     [
         (r"row 2 .*: 1\.5 comes before 2\.0 of the row before\. Sort the table by 't'", [1.0, 2.0, 1.5], {}),
@@ -190,7 +219,7 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
         (r"row 1 .*: the time is missing", pd.to_datetime(["2024-01-01", None]), {"unit": "days"}),
         (r"row 1 .* is a number, and those before it are a date", ["2024-01-01", "3"], {"unit": "days"}),
         (r"row 1 .* is a date with its time zone, and", ["2024-01-01", "2024-01-02T00:00+00:00"], {"unit": "days"}),
-        (r"^unit: the stamps in column 't' are dates. Give the unit in which", ["2024-01-01", "2024-01-02"], {}),
+        (r"^unit: with start, the dates in column", ["2024-01-01", "2024-01-02"], {"start": "2023-12-01"}),
         (r"^unit: expected one of seconds, .* got 'fortnights'", ["2024-01-01"] * 2, {"unit": "fortnights"}),
         (r"^start: column 't' has one stamp", [1.0], {}),
         (r"^start: expected a stamp like those", [1.0, 2.0], {"start": "2024-01-01"}),

@@ -247,18 +247,3 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(path, monkeypatch):
 
 def test_settings_are_found_once_for_a_filter(path):
     assert checkpoint_settings.settings_of(FILTER) is checkpoint_settings.settings_of(FILTER)
-
-
-# --------------------------------------------------------------------------------------------------------- parameters
-
-
-@pytest.mark.parametrize(
-    ("prior", "name"),
-    [
-        ({"a": {"b": dist.Normal(0.0, 1.0)}, "a.b": dist.Normal(0.0, 1.0)}, "a.b"),
-        ({"a": dist.Normal(jnp.zeros(2), 1.0), "a[0]": dist.Normal(0.0, 1.0)}, r"a\[0\]"),
-    ],
-)
-def test_parameters_that_print_alike_are_refused(prior, name):
-    with pytest.raises(ValueError, match=rf"prior: two parameters would both be called '{name}'"):
-        epf.StateSpaceModel(prior, lambda t: dist.Normal(0, 1), lambda t, x, u: dist.Normal(x, 1), lambda t, x, u: x)

@@ -43,7 +43,11 @@ Columns = Annotated[str | None, typer.Option(help="Columns that are observed, su
 Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
 Time = Annotated[str | None, typer.Option(help='Column of time stamps; the model reads their steps as u["dt"].')]
 Unit = Annotated[
-    str | None, typer.Option(help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks.")
+    str | None,
+    typer.Option(
+        help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks, months, quarters, years; "
+        "without one they are labels."
+    ),
 ]
 Start = Annotated[
     str | None, typer.Option(help="Time of the initial state; by default the first step is as long as the second.")
@@ -80,7 +84,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except CannotEvaluateError as error:
-        fail(f'{error} Here: --time NAME for u["dt"] (not in `stream`), --inputs NAME,NAME for u[NAME].')
+        fail(f'{error} Here: --time NAME for u["dt"], --inputs NAME,NAME for u[NAME].')
     except (ValueError, TypeError, ImportError, BusyError) as error:
         fail(str(error))
     except OSError as error:
