@@ -37,7 +37,8 @@ def time_steps(
     values, dated = _values(list(stamps), name, row)
     if unit is not None and not dated:
         raise ValueError(
-            f"unit: column {name!r} holds numbers, which have no unit. Leave the unit out, or write dates as 2024-01-31."
+            f"unit: column {name!r} holds numbers, which have no unit. Leave the unit out, or write dates as "
+            "2024-01-31."
         )
     if not dated and _look_like_days(values):
         raise ValueError(
@@ -52,7 +53,7 @@ def time_steps(
     if dated and unit is None:
         if start is not None:
             raise ValueError(
-                f"unit: with start, the dates in column {name!r} become time steps. Give their unit, such as unit='days'."
+                f"unit: with start, the dates in column {name!r} become time steps. Give their unit, unit='days'."
             )
         return None
     if start is None and len(steps) == 0 and alone is not None:

@@ -75,8 +75,8 @@ def stream_command(
     """Learn from observations as they come: one a line in, one JSON summary of the posterior a line out, each flushed.
 
     A line is a number, CSV (the first line may be a header) or JSON: a number, a list, or an object with named columns.
-    The observation of an object is its "y", unless --columns names others. null, NaN and empty cells are missing values;
-    blank lines are skipped. --inputs names the columns that the model reads as u[name]. --time names the column of time
+    The observation of an object is its "y", unless --columns names others. null, NaN and empty cells are missing; blank
+    lines are skipped. --inputs names the columns that the model reads as u[name]. --time names the column of time
     stamps, whose steps the model reads as u["dt"]; --start is the time of the initial state. A line that cannot be read
     is reported on standard error with its number and the reason; --on-error says whether the stream stops. What the
     model's file prints goes to standard error, too.
