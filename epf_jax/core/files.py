@@ -1,32 +1,54 @@
 """Files that are written whole or not at all, and by one process at a time."""
 
 import contextlib
+import errno
 import os
 import pathlib
+import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes, *, durable: bool = False) -> None:
     """Write beside the final name and then rename: whoever is interrupted leaves a whole file or none.
 
-    With `durable` the file has reached the disk when the call returns, and outlives a loss of power, too.
+    A link is followed, and what it leads to is replaced. A file that exists keeps its mode; a new one gets that of any
+    other new file. With `durable` the file has reached the disk when the call returns, and outlives a loss of power.
     """
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
+    path = path.resolve()
+    mode = _mode_of(path)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+
+    def create(name, flags):
+        return os.open(name, flags, 0o666 if mode is None else mode)
+
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "xb", opener=create) as file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, path)
         if durable:
             _sync_folder(path.parent)
     except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _mode_of(path: pathlib.Path) -> int | None:
+    """The mode of the file, or None where there is none yet; an `OSError` where it is no regular file."""
+    try:
+        found = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EINVAL, "it is no regular file, but a folder, a device or a pipe", str(path))
+    return stat.S_IMODE(found)
 
 
 def make_writable(folder: pathlib.Path) -> None:
@@ -59,6 +81,7 @@ def held(path: pathlib.Path) -> Iterator[None]:
     """
     import fcntl  # not on Windows, where everything else of the library works
 
+    path = path.resolve()  # where `write_atomically` leaves its parts
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax.data.tables import columns_of, complete, count_of, is_missing, is_table, listed, numbers_of, plain
-from epf_jax.data.timestamps import RowName, axis_of, rounded_to, time_steps, usual_step
+from epf_jax.data.timestamps import RowName, are_dates, axis_of, months_ahead, rounded_to, time_steps, usual_step
 
 STEP = "dt"  # the input that a time column becomes
 
@@ -61,10 +61,15 @@ class Series(NamedTuple):
             raise ValueError(f"series: expected a series with at least two time stamps, got {self!r}.")
         before = axis_of(self.times)
         apart = np.diff(before)
-        if dt is None or self.inputs is None:
-            return before[-1] + usual_step(apart) * np.arange(1, num_steps + 1)
+        if dt is None or self.inputs is None or STEP not in self.inputs:
+            ahead = months_ahead(self.times, num_steps)
+            return before[-1] + usual_step(apart) * np.arange(1, num_steps + 1) if ahead is None else ahead
         if len(dt) != num_steps:
             raise ValueError(f"dt: expected a time step for each of {num_steps} steps, got {len(dt)}.")
+        count = np.cumsum(np.asarray(dt, float)) / np.median(self.inputs[STEP])
+        ahead = months_ahead(self.times, num_steps) if np.allclose(count, np.arange(1, num_steps + 1)) else None
+        if ahead is not None:
+            return ahead
         unit = np.median(apart / self.inputs[STEP][1:])
         since = unit * np.cumsum(np.asarray(dt, float))
         eps = float(jnp.finfo(jnp.result_type(float)).eps)  # of the precision in which a model reads steps
@@ -142,7 +147,8 @@ def from_table(
             table of future steps for `epf.forecast(..., inputs=series)`.
         time: the column of time stamps, or the name of a pandas index: increasing numbers, dates, or ISO 8601 text. It
             becomes the input "dt", the time since the last observation.
-        unit: the unit of "dt" if the stamps are dates: "seconds", "minutes", "hours", "days" or "weeks".
+        unit: the unit of "dt" if the stamps are dates: "seconds", "minutes", "hours", "days", "weeks", "months",
+            "quarters" or "years". Without a unit, dates only label pictures and tables; there is no "dt".
         start: the time of the initial state, before the first stamp. By default the first "dt" equals the second. If
             the table continues another, give that one's last stamp, `start=series.times[-1]`. Required if nothing is
             observed.
@@ -206,12 +212,15 @@ def series_of(
     if time is None:
         return Series(y, rows or None, chosen)
     stamps = plain(table[str(time)])
-    if not chosen and start is None:
+    labels = unit is None and start is None and are_dates(stamps)
+    if not chosen and start is None and not labels:
         raise ValueError(
             "start: a table without observations needs the time at which its first step begins. Give the last stamp of "
             "the data, start=series.times[-1], or the time of x_0."
         )
-    return Series(y, {STEP: time_steps(stamps, str(time), row, unit, start, alone), **rows}, chosen, stamps)
+    steps = time_steps(stamps, str(time), row, unit, start, alone)
+    rows = rows if steps is None else {STEP: steps, **rows}
+    return Series(y, rows or None, chosen, stamps)
 
 
 def panel(

@@ -5,7 +5,7 @@ A line is one observation:
     1.5                            a number
     1.5,2.5                        CSV, as many cells as the model observes numbers, or those that `columns` names
     [1.5, null]                    a JSON list
-    {"y": 1.5, "dt": 0.1}          a JSON object, whose `columns` and `inputs` are read by name
+    {"y": 1.5, "dt": 0.1}          a JSON object, whose `columns` ("y" by default) and `inputs` are read by name
 
 The first line may be a CSV header: none of its cells is a number. Blank lines are skipped. A missing value is an empty
 cell, NA, NaN, null or none. Without a header, columns are named by position, from 1.
@@ -41,11 +41,13 @@ class Observation(NamedTuple):
         y: the observation, in the model's shape, NaN where missing.
         u: the inputs by name, or None without inputs.
         sequence: the number of the line in the sequence, if lines are numbered.
+        stamp: the time stamp as it was written, if lines have one.
     """
 
     y: np.ndarray
     u: dict[str, float] | None
     sequence: int | None
+    stamp: Any = None
 
 
 def as_number(value: Any) -> float:
@@ -89,6 +91,7 @@ class LineReader:
         sequence: str | None = None,
         dtype: Any = np.float64,
         header: list[str] | None = None,
+        time: str | None = None,
     ):
         """Expect observations of the model's shape.
 
@@ -99,10 +102,11 @@ class LineReader:
             sequence: name or position of the column with the line's number.
             dtype: the precision of y.
             header: the header that an earlier reader of the same stream found.
+            time: name or position of the column with the time stamp.
         """
         self.header = header
         self._shape, self._size, self._dtype = shape, math.prod(shape), dtype
-        self._columns, self._inputs, self._sequence = columns, inputs, sequence
+        self._columns, self._inputs, self._sequence, self._time = columns, inputs, sequence, time
         self._first = True
 
     def read(self, line: bytes) -> Observation | None:
@@ -130,7 +134,7 @@ class LineReader:
         names = [cell.strip() for cell in cells]
         if len(set(names)) < len(names):
             raise HeaderError(f"the header names a column twice: {', '.join(names)}")
-        wanted = [*self._columns, *self._inputs, *([self._sequence] if self._sequence else [])]
+        wanted = [*self._columns, *self._inputs, *(name for name in (self._sequence, self._time) if name)]
         lacking = [name for name in wanted if name not in names]
         if lacking:
             raise HeaderError(f"the header has no column {lacking[0]!r}; it has {', '.join(names)}")
@@ -151,20 +155,27 @@ class LineReader:
         for name, value in (u or {}).items():
             if math.isnan(value):
                 raise LineError(f"the input {name!r} is missing; the model needs every input")
-        if not ordered and not self._columns and self._size > 1:
+        stamp = None if self._time is None else _cell(cells, self._time)
+        if isinstance(stamp, dict | list | None) and self._time is not None:
+            raise LineError(f"the time {self._time!r} is missing; every observation needs its time")
+        if not ordered and not self._columns and self.header is None and self._size > 1:
             raise LineError("an object has no order; name the columns that are observed, in the model's order")
-        named = {name: _cell(cells, name) for name in self._columns} or self._rest(cells)
+        named = {name: _cell(cells, name) for name in self._observed(cells)}
         if len(named) != self._size:
             raise LineError(f"it has {_numbers(len(named))}, and the model observes {_numbers(self._size)}")
         y = np.array([self._number(value, name) for name, value in named.items()], self._dtype)
-        return Observation(y.reshape(self._shape), u, sequence)
+        return Observation(y.reshape(self._shape), u, sequence, stamp)
 
-    def _rest(self, cells: Any) -> dict[str, Any]:
-        """What is left for y when its columns are not named: every cell that is no input and no sequence number."""
-        taken = {*self._inputs, self._sequence}
-        if isinstance(cells, list):
-            return {str(i): cell for i, cell in enumerate(cells, 1) if str(i) not in taken}
-        return {name: cell for name, cell in cells.items() if name not in taken}
+    def _observed(self, cells: Any) -> tuple[str, ...]:
+        """The columns that are observed: those named, else all of the header that are nothing else, or "y"."""
+        if self._columns:
+            return self._columns
+        if self.header is None and isinstance(cells, dict):
+            if "y" not in cells:
+                raise LineError(f"it has no 'y', only {brief(', '.join(cells))}; choose --columns")
+            return ("y",)
+        there = [str(i) for i in range(1, len(cells) + 1)] if self.header is None else self.header
+        return tuple(name for name in there if name not in {*self._inputs, self._sequence, self._time})
 
     def _number(self, value: Any, name: str) -> float:
         try:

@@ -10,6 +10,7 @@ from epf_jax.core.checks import brief
 from epf_jax.data.text_lines import as_number
 
 UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0}
+MONTHS = {"months": 1, "quarters": 3, "years": 12}  # of the calendar, whose days they share out evenly
 _NANOSECONDS = 10**9  # of a second
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 RowName = Callable[[int], str]
@@ -21,24 +22,22 @@ class EarlyError(ValueError):
 
 def time_steps(
     stamps: Any, name: str, row: RowName, unit: str | None, start: Any, alone: float | None = None
-) -> np.ndarray:
-    """The time from the last observation to each observation: T numbers in the unit.
+) -> np.ndarray | None:
+    """The time from the last observation to each observation: T numbers in the unit; None for dates without a unit.
 
     Args:
         stamps: one for each observation: numbers, dates, or ISO 8601 text such as 2024-01-31T12:00:00.
         name: the name of their column.
         row: `row(i)` is the name of row i in messages.
-        unit: the unit of the time steps if stamps are dates, one of `UNITS`; None if stamps are numbers.
+        unit: the unit of the time steps if stamps are dates, one of `UNITS` or `MONTHS`; None if stamps are numbers, or
+            dates that only label the rows.
         start: the stamp of the initial state x_0; by default the first step is as long as the second.
         alone: the first step of a series with a single stamp.
     """
     values, dated = _values(list(stamps), name, row)
-    if dated != (unit is not None):
+    if unit is not None and not dated:
         raise ValueError(
-            f"unit: the stamps in column {name!r} are dates. Give the unit in which the model counts time, such as "
-            "unit='days'."
-            if dated
-            else f"unit: column {name!r} holds numbers, which have no unit. Leave the unit out, or write dates as "
+            f"unit: column {name!r} holds numbers, which have no unit. Leave the unit out, or write dates as "
             "2024-01-31."
         )
     if not dated and _look_like_days(values):
@@ -46,14 +45,55 @@ def time_steps(
             f"time: column {name!r} holds whole numbers such as {int(values[0])}, which look like dates. Write them as "
             "dates, 2024-01-31 (pandas.to_datetime(column, format='%Y%m%d')), and give the unit."
         )
-    if unit is not None and unit not in UNITS:
-        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}.")
-    scale = 1.0 if unit is None else _NANOSECONDS * UNITS[unit]
+    if unit is not None and unit not in UNITS | MONTHS:
+        raise ValueError(f"unit: expected one of {', '.join(UNITS | MONTHS)}, got {unit!r}.")
+    scale = _NANOSECONDS * UNITS[unit] if unit in UNITS else 1.0
     steps = np.diff(values) / scale  # dates are whole numbers until here, so that no difference is rounded away
     _check_increasing(steps, stamps, name, row)
+    if dated and unit is None:
+        if start is not None:
+            raise ValueError(
+                f"unit: with start, the dates in column {name!r} become time steps. Give their unit, unit='days'."
+            )
+        return None
     if start is None and len(steps) == 0 and alone is not None:
         return np.array([alone])
-    return np.concatenate([[_first_step(next(iter(stamps)), steps, name, scale, start)], steps])
+    first = _first_step(next(iter(stamps)), steps, name, scale, start)
+    if unit in MONTHS:
+        months = _in_months([*stamps] if start is None else [start, *stamps]) / MONTHS[unit]
+        return np.diff(months, prepend=2 * months[0] - months[1]) if start is None else np.diff(months)
+    return np.concatenate([[first], steps])
+
+
+def _in_months(stamps: list[Any]) -> np.ndarray:
+    """Dates as months since 1970: whole ones apart where all are on one day of the month, or on the last.
+
+    Of others the days are parts of their own month.
+    """
+    dates = axis_of(stamps)
+    days, day = dates.astype("datetime64[D]"), np.timedelta64(1, "D")
+    if np.all((dates == days) & ((days + day).astype("datetime64[M]") == days + day)):
+        dates = dates + day
+    months = dates.astype("datetime64[M]")
+    begin, end = (month.astype("datetime64[ns]") for month in (months, months + 1))
+    since = dates - begin
+    return months.astype(int) + (np.zeros(len(dates)) if np.all(since == since[0]) else since / (end - begin))
+
+
+def months_ahead(stamps: Any, num_steps: int) -> np.ndarray | None:
+    """So many dates that go on by the months between those given; None where these are not whole months apart."""
+    dates = axis_of(stamps)
+    if dates.dtype.kind != "M" or len(dates) < 3:
+        return None
+    months = _in_months(list(stamps))
+    apart = np.diff(months)
+    if not (apart[0] == round(apart[0]) and np.all(apart == apart[0])):
+        return None
+    last = dates[-1].astype("datetime64[M]")
+    later = last + round(apart[0]) * np.arange(1, num_steps + 1)
+    if months[-1] == last.astype(int) + 1:  # the last of a month
+        return (later + 1).astype("datetime64[ns]") - np.timedelta64(1, "D")
+    return later.astype("datetime64[ns]") + (dates[-1] - last.astype("datetime64[ns]"))
 
 
 def usual_step(steps: np.ndarray) -> Any:
@@ -79,6 +119,14 @@ def axis_of(stamps: Any) -> np.ndarray:
     """The stamps as numbers or NumPy dates, for an axis or a column; stamps with a time zone in its local time."""
     values, dated = _values([_of_its_zone(stamp) for stamp in stamps], "time", lambda i: f"row {i}")
     return values.astype("datetime64[ns]") if dated else values
+
+
+def are_dates(stamps: Any) -> bool:
+    """Whether the first stamp is a date."""
+    try:
+        return _value(next(iter(stamps)))[1] != "a number"
+    except ValueError:  # told with its row, later
+        return False
 
 
 def _of_its_zone(stamp: Any) -> Any:

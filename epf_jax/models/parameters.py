@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from epf_jax.core.checks import brief
 from epf_jax.core.gammas import with_own_gammas
 from epf_jax.core.gaussian import base_distribution
+from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.core.no_gradient import guarded
 from epf_jax.core.platforms import on_cpu
 
@@ -100,6 +101,7 @@ def parameters(prior: Any) -> Parameters:
     treedef: Any
     paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=lambda d: d is None or is_distribution(d))
     leaves = [_leaf(path, d) for path, d in paths]
+    _check_names(treedef.unflatten(range(len(leaves))), [leaf.shape for leaf in leaves])
     offsets = [sum(leaf.size for leaf in leaves[:i]) for i in range(len(leaves) + 1)]
     dim = offsets[-1]
 
@@ -158,6 +160,16 @@ def parameters(prior: Any) -> Parameters:
         is_real=all(_is_identity(leaf.transform) for leaf in leaves),
         own=np.concatenate([np.zeros(0, int), *map(_own_coordinates, leaves, offsets[:-1])]),
     )
+
+
+def _check_names(places: Any, shapes: list[tuple[int, ...]]) -> None:
+    """Refuse parameters that reports and tables would call alike."""
+    names = [name for given, i in named_leaves(places, "theta") for name in component_names(given, shapes[i])]
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise ValueError(
+            f"prior: two parameters would both be called {twice[0]!r} in reports and tables. Rename one of them."
+        )
 
 
 def _leaf(path, d) -> _Leaf:

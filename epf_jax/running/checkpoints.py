@@ -25,7 +25,6 @@ import math
 import os
 import pathlib
 import sys
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -38,16 +37,15 @@ from epf_jax.core.files import write_atomically
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.filter import check_state
 from epf_jax.filters.state import PARTICLES
-from epf_jax.models.state_space import example_input
 from epf_jax.particles.devices import spread_particles
-from epf_jax.running.fingerprints import fingerprint
+from epf_jax.running.checkpoint_settings import differences, settings_of, state_like, warn_of_another_program
 from epf_jax.running.run import check_filter
 
 _MAGIC = b"epf_jax checkpoint "
 _VERSION = 1
 _DIGEST = 32
 _SIZE = 8
-_VERSIONS = ("epf_jax", "jax")  # told where a fingerprint differs; alone they refuse nothing
+_ALWAYS = ("filter", "parameters", "precision")  # in the settings of every release
 
 
 class CheckpointError(ValueError):
@@ -84,7 +82,8 @@ def load(path: str | os.PathLike, filter_: Filter) -> FilterState:
     """The state that `epf.save` wrote.
 
     Raises `CheckpointError` (a `ValueError`) if the file is damaged, incomplete or no checkpoint, or if it belongs to
-    another model, filter or precision.
+    another model, filter or precision. Files of other releases of epf_jax and jax can be read. Warns if only the code
+    has changed.
 
     Args:
         path: the file.
@@ -119,51 +118,23 @@ def read_notes(path: pathlib.Path) -> dict[str, Any]:
     return _read(path)[0]["notes"]
 
 
-def state_like(filter_: Filter) -> FilterState:
-    """Shapes and dtypes of the filter's state."""
-    return jax.eval_shape(filter_.init, jax.random.key(0))
-
-
-def settings_of(filter_: Filter) -> dict[str, Any]:
-    """What a state depends on: the model, the filter and their options, as text and as a hash of what they compute."""
-    return _settings(filter_, jnp.result_type(float).name)
-
-
-@lru_cache(maxsize=64)
-def _settings(filter_: Filter, precision: str) -> dict[str, Any]:
-    model = filter_.model
-    if model.shapes.y is None:
-        raise ValueError(
-            "filter_: its model reads inputs that are not known, so it cannot be told from other models in a file. "
-            "Build it as StateSpaceModel(..., example_input=inputs[0])."
-        )
-    y = jax.ShapeDtypeStruct(model.shapes.y.shape, model.shapes.y.dtype)
-
-    def program(key, state, y, u):
-        return filter_.init(key), filter_.step(key, state, y, u)
-
-    return {
-        "filter": repr(filter_),
-        "parameters": list(model.parameters.names),
-        "precision": precision,
-        "program": fingerprint(program, jax.random.key(0), state_like(filter_), y, example_input(model)),
-        "epf_jax": __version__,
-        "jax": jax.__version__,
-    }
+def check_notes(path: pathlib.Path, notes: dict[str, Any], kind: str, parts: dict[str, Any]) -> None:
+    """Refuse notes of another kind of writer, or whose parts are not of these kinds."""
+    if notes.get("kind") != kind:
+        raise CheckpointError(f"{path}: it is a checkpoint, but not of epf {kind}. Choose another file.")
+    wrong = [name for name, types in parts.items() if not isinstance(notes.get(name), types)]
+    if wrong:
+        raise CheckpointError(f"{path}: what it notes of {wrong[0]!r} is not what epf {kind} writes. Use another copy.")
 
 
 def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    differ = [name for name in here if there.get(name) != here[name]]
-    if not set(differ) - set(_VERSIONS):
-        return
-    said = "; ".join(f"{name} was {there.get(name)} and is {here[name]}" for name in differ if name != "program")
-    if not set(differ) - {"program", *_VERSIONS}:
-        changed = "the model's functions or prior, an option of the filter, or epf_jax itself is not what it was"
-        said = f"{changed}; {said}" if said else changed
-    raise CheckpointError(
-        f"{path}: it holds the state of another filter ({said}). It was left as it is. Go on with the model and the "
-        "filter that made it, or choose another file."
-    )
+    said = differences(there, here)
+    if said:
+        raise CheckpointError(
+            f"{path}: it holds the state of another filter ({'; '.join(said)}). It was left as it is. Go on with the "
+            "model and the filter that made it, or choose another file."
+        )
+    warn_of_another_program(path, there, here)
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
@@ -189,7 +160,25 @@ def _read(path: pathlib.Path) -> tuple[dict[str, Any], memoryview]:
     if len(content) != size or hashlib.sha256(body).digest() != digest:
         raise CheckpointError(f"{path}: it is damaged: its bytes are not those that were written. Use another copy.")
     end = _SIZE + int.from_bytes(body[:_SIZE], "little")
-    return json.loads(bytes(body[_SIZE:end])), body[end:]
+    return _header(path, bytes(body[_SIZE:end])), body[end:]
+
+
+def _header(path: pathlib.Path, text: bytes) -> dict[str, Any]:
+    """The header, whose parts are of the kinds that `write_checkpoint` gives them."""
+    try:
+        header = json.loads(text)
+        kinds = {"settings": dict, "notes": dict, "arrays": list}
+        right = all(isinstance(header[name], kind) for name, kind in kinds.items())
+        right = right and all(name in header["settings"] for name in _ALWAYS)
+        right = right and isinstance(header["settings"].get("densities", {}), dict)
+        for entry in header["arrays"]:
+            right = right and isinstance(entry["name"], str) and isinstance(entry["dtype"], str)
+            right = right and all(isinstance(number, int) for number in entry["shape"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        right = False
+    if not right:
+        raise CheckpointError(f"{path}: its header is not one that epf_jax writes. Use another copy.")
+    return header
 
 
 def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content: memoryview) -> Any:
@@ -203,6 +192,9 @@ def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content
             f"{path}: its arrays are not those of this filter (first difference: {differ[0]}). It was left as it is; "
             "choose another file."
         )
+    wanted = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds.values())
+    if len(content) != wanted or len(listed) != len(kinds):
+        raise CheckpointError(f"{path}: it holds {len(content)} bytes of arrays, and not {wanted}. Use another copy.")
     leaves, start = {}, 0
     for name in there:
         dtype, shape = kinds[name]
@@ -245,4 +237,6 @@ def check_path(path: Any) -> pathlib.Path:
         raise ValueError(f"path: there is no folder {checked.parent} to keep {checked.name} in. Make it first.")
     if checked.is_dir():
         raise ValueError(f"path: {checked} is a folder; give the name of a file in it.")
+    if checked.exists() and not checked.is_file():
+        raise ValueError(f"path: {checked} is a device or a pipe, which cannot be replaced. Give the name of a file.")
     return checked

@@ -17,7 +17,8 @@ from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data.text_lines import LineError, Observation
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_values
-from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, state_like, write_checkpoint
+from epf_jax.running.checkpoint_settings import state_like
+from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, write_checkpoint
 from epf_jax.running.records import record, summaries, theta_and_x
 
 Line = dict[str, Any]
@@ -83,8 +84,7 @@ class Stream:
 
     def _resume(self, path: pathlib.Path) -> FilterState:
         state, notes = read_checkpoint(path, self._filter, state_like(self._filter))
-        if notes.get("kind") != _KIND:
-            raise CheckpointError(f"{path}: it is a checkpoint, but not of a stream. Choose another file.")
+        check_notes(path, notes, _KIND, {"seed": int, "sequence": int | None, "line": dict, "read": int | None})
         if notes["seed"] != self._seed:
             raise CheckpointError(
                 f"{path}: the stream was begun with --seed {notes['seed']}, and goes on with that seed only; got "

@@ -514,6 +514,50 @@ def test_a_stream_without_observations_says_so(folder):
         assert "no observation" in result.stderr
 
 
+def test_an_object_names_its_column(folder):
+    options = ("--on-error", "skip")
+    result = stream(folder, '{"y": 0.1}\n{"temperature": 0.2}\n{"error": 3}\n0.3\n', *options)
+    assert [line["t"] for line in lines_of(result)] == [1, 2]
+    assert "line 2: it has no 'y', only 'temperature'; choose --columns" in result.stderr
+    result = stream(folder, '{"y": 0.1}\n{"temperature": 0.2}\n', "--columns", "temperature", *options)
+    assert [line["t"] for line in lines_of(result)] == [1]
+
+
+def test_a_time_column_streams_as_steps_and_a_refused_line_takes_no_time(folder, tmp_path):
+    options = ("--time", "day", "--unit", "days", "--start", "2023-12-31", "--method", "sir", "--particles", 8)
+    options = (*options, "--inputs", "rain", "--columns", "y")
+    text = "day,y,rain\n2024-01-01,0.1,0.5\n2024-01-03,x,0.5\n2024-01-04,0.2,0.5\n"
+    found = lines_of(stream(folder, text, *options, "--on-error", "skip", name="timed"))
+    steps = "".join(json.dumps({"y": y, "rain": 0.5, "dt": dt}) + "\n" for y, dt in ((0.1, 1.0), (0.2, 3.0)))
+    same = lines_of(stream(folder, steps, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed"))
+    assert found == same
+    kept = (*options, "--checkpoint", tmp_path / "state", "--on-error", "skip")
+    head, rest = "".join(text.splitlines(True)[:2]), "".join(text.splitlines(True)[2:])
+    stream(folder, head, *kept, name="timed")
+    assert lines_of(stream(folder, rest, *kept, name="timed"))[1:] == found[1:]
+    assert lines_of(stream(folder, text, *kept, "--replay", name="timed"))[1:] == []
+    target = ("stream", f"{folder}/model.py:timed")
+    refused("--start: the first line's step begins", *target, "--time", "day", given="")
+    refused("--time: --unit and --start speak of", *target, "--unit", "days", given="")
+    refused("line 2: time: column 'day', this line: 'noon' is neither", *target, *options,
+            given="day,y,rain\nnoon,0.1,0.5\n", code=1)  # fmt: skip
+
+
+def test_a_model_file_that_prints_or_exits_breaks_nothing(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "import epf_jax as epf\nimport numpyro.distributions as dist\nprint('loading')\n"
+        "def observation(theta, x, u):\n    print('tracing')\n    return dist.Normal(x, 1.0)\n"
+        "model = epf.StateSpaceModel({'a': dist.Normal(0.0, 1.0)}, lambda theta: dist.Normal(0.0, 1.0),\n"
+        "    lambda theta, x, u: dist.Normal(theta['a'] * x, 1.0), observation)\n"
+    )
+    result = epf_command("stream", f"{tmp_path}/loud.py", "--method", "sir", "--particles", 8, given="0.1\n0.2\n")
+    assert [line["t"] for line in lines_of(result)] == [1, 2]
+    assert "loading" in result.stderr
+    assert "tracing" in result.stderr
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    refused("running .*leaves.py failed, line 2: it calls sys.exit", "stream", f"{tmp_path}/leaves.py", given="")
+
+
 def test_inputs_stream_by_name(folder):
     text = "".join(json.dumps({"y": value, "rain": 0.5, "dt": 1.0}) + "\n" for value in Y.tolist()[:4])
     result = stream(folder, text, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed")

@@ -144,7 +144,7 @@ def test_text_in_a_number_column_is_refused_with_its_row_and_value():
         (r"^inputs: the table has no column 'c'", {"inputs": ["c"]}),
         (r"^time: the table has no column 'c'", {"time": "c"}),
         (r"^time: unit and start need a column of time stamps", {"unit": "days"}),
-        (r"^unit: column 't' holds numbers.*leave the unit out", {"time": "t", "unit": "days"}),
+        (r"^unit: column 't' holds numbers.*Leave the unit out", {"time": "t", "unit": "days"}),
         (r"^start: expected a time before the first stamp in column 't', got 5", {"time": "t", "start": 5}),
         (r"^inputs: column 'b', row 1.*missing \(1 in all\)", {"columns": "a", "inputs": "b"}),
         (r"^inputs: 'dt' is what the column of time stamps becomes", {"time": "t", "inputs": "dt"}),
@@ -179,18 +179,47 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
 
 
 @pytest.mark.parametrize(
+    ("stamps", "unit", "expected"),
+    [
+        (["2024-01-01", "2024-02-01", "2024-03-01"], "months", [1, 1, 1]),
+        (["2024-01-31", "2024-02-29", "2024-03-31"], "months", [1, 1, 1]),
+        (["2024-01-15", "2024-02-15", "2024-04-15"], "months", [1, 1, 2]),
+        (["2024-01-01T00:00+01:00", "2024-02-01T00:00+01:00"], "months", [1, 1]),
+        (["2024-03-31", "2024-06-30", "2024-12-31"], "quarters", [1, 1, 2]),
+        (["2024-01-01", "2025-01-01", "2025-07-01"], "years", [1, 1, 0.5]),
+        (["2024-01-01", "2024-02-16"], "months", [1 + 15 / 29, 1 + 15 / 29]),
+    ],
+)
+def test_months_quarters_and_years_are_those_of_the_calendar(stamps, unit, expected):
+    np.testing.assert_allclose(steps(stamps, unit=unit), expected, rtol=1e-12)
+    before = steps(stamps[1:], unit=unit, start=stamps[0])
+    np.testing.assert_allclose(before, expected[1:], rtol=1e-12)
+
+
+def test_dates_without_a_unit_are_labels():
+    series = epf.from_table({"y": [1.0, 2.0, 3.0], "t": ["2024-01-31", "2024-02-29", "2024-03-31"]}, "y", time="t")
+    assert series.inputs is None
+    ahead = series.stamps_ahead(3).astype("datetime64[D]")
+    np.testing.assert_array_equal(ahead, np.array(["2024-04-30", "2024-05-31", "2024-06-30"], "datetime64[D]"))
+    with pytest.raises(ValueError, match="comes before"):
+        epf.from_table({"y": [1.0, 2.0], "t": ["2024-02-29", "2024-01-31"]}, "y", time="t")
+    results = epf.run(KEY, FILTER, series)
+    assert results.to_pandas(series)["time"].iloc[0] == pd.Timestamp("2024-01-31")
+
+
+@pytest.mark.parametrize(
     ("message", "stamps", "options"),
     [
         (r"row 2 .*: 1\.5 comes before 2\.0 of the row before\. Sort the table by 't'", [1.0, 2.0, 1.5], {}),
         (r"row 1 .*: the stamp 1\.0 is that of the row before, too", [1.0, 1.0, 2.0], {}),
         (r"row 1 .*: 2023-01-01 comes before 2024-01-01", ["2024-01-01", "2023-01-01"], {"unit": "days"}),
-        (r"row 1 .*: the stamp 2024-01-01 stands", ["2024-01-01", "2024-01-01"], {"unit": "days"}),
+        (r"row 1 .*: the stamp 2024-01-01 is that of the row before", ["2024-01-01", "2024-01-01"], {"unit": "days"}),
         (r"row 1 .*: 'soon' is neither a number nor a date", ["2024-01-01", "soon"], {"unit": "days"}),
         (r"row 1 .*: the time is missing", [1.0, None], {}),
         (r"row 1 .*: the time is missing", pd.to_datetime(["2024-01-01", None]), {"unit": "days"}),
         (r"row 1 .* is a number, and those before it are a date", ["2024-01-01", "3"], {"unit": "days"}),
         (r"row 1 .* is a date with its time zone, and", ["2024-01-01", "2024-01-02T00:00+00:00"], {"unit": "days"}),
-        (r"^unit: the stamps in column 't' are dates. Give the unit in which", ["2024-01-01", "2024-01-02"], {}),
+        (r"^unit: with start, the dates in column", ["2024-01-01", "2024-01-02"], {"start": "2023-12-01"}),
         (r"^unit: expected one of seconds, .* got 'fortnights'", ["2024-01-01"] * 2, {"unit": "fortnights"}),
         (r"^start: column 't' has one stamp", [1.0], {}),
         (r"^start: expected a stamp like those", [1.0, 2.0], {"start": "2024-01-01"}),
@@ -201,7 +230,7 @@ def test_irregular_stamps_become_steps_in_the_stated_unit():
         ),
         (r"row 0 .*: the date lies outside of the years 1678", ["1500-01-01", "1500-01-02"], {"unit": "days"}),
         (r"row 0 .*: the date lies outside", np.array(["1500-01-01"], "datetime64[D]"), {"unit": "days"}),
-        (r"^unit: .*If they are dates, write them as 2024-01-31", ["20240131", "20240201"], {"unit": "days"}),
+        (r"^unit: .*or write dates as 2024-01-31", ["20240131", "20240201"], {"unit": "days"}),
     ],
 )
 def test_stamps_that_make_no_steps_are_refused_with_their_row(message, stamps, options):
@@ -309,7 +338,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^tables: expected at least one series", lambda: epf.panel([])),
         (ValueError, r"^series '1': table: expected observations, got a table without rows", lambda: epf.panel([Y, Y[:0]])),
         (TypeError, r"^tables: expected a dict or a list of tables", lambda: epf.panel(pd.DataFrame({"y": [1.0]}))),
-        (ValueError, r"^tables: this is one long table, of the columns day, y\. .*by='shop'", lambda: epf.panel({"day": [1, 2], "y": [1.0, 2.0]}, time="day")),
+        (ValueError, r"^tables: this is one long table with the columns day, y\. .*by='shop'", lambda: epf.panel({"day": [1, 2], "y": [1.0, 2.0]}, time="day")),
         (ValueError, r"^by: the table has no column 'z'; it has y", lambda: epf.panel({"y": [1.0]}, by="z")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", None]}, by="who")),
         (ValueError, r"^by: column 'who' is missing in row 1", lambda: epf.panel({"y": [1.0, 2.0], "who": ["a", " "]}, by="who")),
@@ -358,7 +387,7 @@ def test_a_csv_file_is_read_with_its_line_numbers(tmp_path):
         ('a\n"1\n', "cannot be read as CSV"),
         ("a;b\n1,5;2,5\n", r"separated by ';', in line 1: 'a;b'. .*read_csv\(.*, sep=';', decimal=','\)"),
         ("a\n1\n2,3\n", "line 3 has 2 cells, and line 1 1 name"),
-        ("a\n1\n\n2\n\n", r"line 3 is blank \(1 such\), and in a table of one column"),
+        ("a\n1\n\n2\n\n", r"line 3 is blank \(1 such lines\)\. In a table of one column"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

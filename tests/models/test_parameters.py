@@ -273,3 +273,15 @@ def test_a_few_draws_that_rounding_made_singular_do_not_spoil_the_coordinates_of
     assert np.all(np.isfinite(coordinates.centre))
     assert np.all(np.isfinite(coordinates.scale))
     assert np.all(coordinates.scale > 0)
+
+
+@pytest.mark.parametrize(
+    ("prior", "name"),
+    [
+        ({"a": {"b": dist.Normal(0.0, 1.0)}, "a.b": dist.Normal(0.0, 1.0)}, "a.b"),
+        ({"a": dist.Normal(jnp.zeros(2), 1.0), "a[0]": dist.Normal(0.0, 1.0)}, r"a\[0\]"),
+    ],
+)
+def test_parameters_that_print_alike_are_refused(prior, name):
+    with pytest.raises(ValueError, match=rf"prior: two parameters would both be called '{name}'"):
+        epf.StateSpaceModel(prior, lambda t: dist.Normal(0, 1), lambda t, x, u: dist.Normal(x, 1), lambda t, x, u: x)

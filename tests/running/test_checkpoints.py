@@ -104,8 +104,8 @@ def noisier():
 
 @pytest.mark.slow
 def test_the_state_of_another_model_or_filter_is_refused_with_what_differs(path):
-    refuses(path, "the model's functions or prior, or an option", epf.storvik_filter(noisier(), 64))
-    refuses(path, "the model's functions or prior", epf.storvik_filter(epf.models.ar1(prior_sd=0.4), 64))
+    refuses(path, "the model's observation is not what it was", epf.storvik_filter(noisier(), 64))
+    refuses(path, "the model's prior is not what it was", epf.storvik_filter(epf.models.ar1(prior_sd=0.4), 64))
     refuses(path, "64 particles.* and is .*32 particles", epf.storvik_filter(MODEL, 32))
     refuses(
         path, "resampling systematic.* and is .*multinomial", epf.storvik_filter(MODEL, 64, resample=epf.multinomial)
@@ -240,7 +240,7 @@ def test_a_stream_refuses_another_seed_and_a_checkpoint_of_something_else(tmp_pa
     stream.save()
     with pytest.raises(epf.CheckpointError, match="begun with --seed 1"):
         Stream(FILTER, seed=2, checkpoint=tmp_path / "state")
-    with pytest.raises(epf.CheckpointError, match="not of a stream"):
+    with pytest.raises(epf.CheckpointError, match="not of epf stream"):
         Stream(FILTER, seed=1, checkpoint=path)
 
 

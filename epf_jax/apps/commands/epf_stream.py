@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TextIO
 
 import jax.numpy as jnp
 import typer
@@ -17,7 +17,10 @@ from epf_jax.apps.commands.options import (
     Method,
     Particles,
     Seed,
+    Start,
     Target,
+    Time,
+    Unit,
     app,
     fail,
     keep_compiled_programs,
@@ -26,8 +29,10 @@ from epf_jax.apps.commands.options import (
     refusals,
 )
 from epf_jax.core.files import held
+from epf_jax.data.series import STEP
 from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
+from epf_jax.data.timestamps import time_steps
 from epf_jax.models.observed import y_shape
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.streaming import FullError, Line, Stream, as_json
@@ -49,6 +54,9 @@ def stream_command(
     columns: Annotated[
         str | None, typer.Option(help="Columns that are observed, by name, or by position from 1 without a header.")
     ] = None,
+    time: Time = None,
+    unit: Unit = None,
+    start: Start = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     checkpoint: Annotated[pathlib.Path | None, typer.Option(help="File that the state is kept in.")] = None,
@@ -67,9 +75,11 @@ def stream_command(
     """Learn from observations as they come: one a line in, one JSON summary of the posterior a line out, each flushed.
 
     A line is a number, CSV (the first line may be a header) or JSON: a number, a list, or an object with named columns.
-    null, NaN and empty cells are missing values; blank lines are skipped. --inputs names the columns that the model
-    reads as u[name], such as the time step u["dt"]. A line that cannot be read is reported on standard error with its
-    number and the reason; --on-error says whether the stream stops.
+    The observation of an object is its "y", unless --columns names others. null, NaN and empty cells are missing; blank
+    lines are skipped. --inputs names the columns that the model reads as u[name]. --time names the column of time
+    stamps, whose steps the model reads as u["dt"]; --start is the time of the initial state. A line that cannot be read
+    is reported on standard error with its number and the reason; --on-error says whether the stream stops. What the
+    model's file prints goes to standard error, too.
 
     With --checkpoint FILE, an observation is saved before its output line is written. You can kill the process at any
     moment: no answered observation is lost. After a restart with the same FILE, the first output line is the saved
@@ -82,33 +92,77 @@ def stream_command(
     keep_compiled_programs()
     names, read_inputs = names_in(columns), names_in(inputs)
     with contextlib.ExitStack() as stack, refusals():
+        answers = sys.stdout
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # what a model prints is no answer
         if checkpoint is not None:
             checkpoint = check_path(checkpoint)
             stack.enter_context(held(checkpoint))
         elif replay or checkpoint_every > 1:
             raise ValueError("--checkpoint: --replay and --checkpoint-every need a checkpoint. Name its file.")
-        example = {name: jnp.zeros(()) for name in read_inputs} or None
+        steps = _Steps(time, unit, start)
+        steps.check()
+        example = {name: jnp.ones(()) for name in (*read_inputs, *([STEP] if time else ()))} or None
         filter_ = build(model, method, particles, example)
         shape = y_shape(filter_.model)
         if shape is None:
             raise ValueError("--inputs: the model reads inputs; name their columns.") from filter_.model.shapes.problem
         stream = Stream(filter_, seed, checkpoint)
         kept = stream.notes.get("header")
-        reader = LineReader(shape, names, read_inputs, sequence, jnp.result_type(float), kept)
+        reader = LineReader(shape, names, read_inputs, sequence, jnp.result_type(float), kept, time)
         if checkpoint is not None:
             held_so_far = f"{checkpoint} holds {count_of(stream.t, 'observation')}."
             note(held_so_far if stream.resumed else f"{checkpoint} is new.")
-            _write([{**stream.line, "resumed": stream.resumed}])
-        _Loop(stream, reader, checkpoint_every, on_error, replay, whole_lines=checkpoint is not None).run()
+            _write(answers, [{**stream.line, "resumed": stream.resumed}])
+        whole_lines = checkpoint is not None
+        _Loop(stream, reader, steps, answers, checkpoint_every, on_error, replay, whole_lines=whole_lines).run()
+
+
+class _Steps(NamedTuple):
+    """How the time before an observation is found: the column of stamps, their unit, and the time of x_0."""
+
+    column: str | None
+    unit: str | None
+    start: str | None
+
+    def check(self) -> None:
+        """Refuse what speaks of stamps where there are none, or of no beginning."""
+        if self.column is None and (self.unit is not None or self.start is not None):
+            raise ValueError("--time: --unit and --start speak of a column of time stamps; name it.")
+        if self.column is not None and self.start is None:
+            raise ValueError(
+                "--start: the first line's step begins at the time of the initial state; say it, in the form of the "
+                "stamps."
+            )
+
+    def added(self, observation: Observation, last: Any) -> Observation:
+        """The observation with its time step, since the last one counted, among its inputs."""
+        if self.column is None:
+            return observation
+        since = self.start if last is None else last
+        try:
+            steps: Any = time_steps([observation.stamp], self.column, lambda _: "this line", self.unit, since)
+        except ValueError as error:
+            raise LineError(str(error).rstrip(".")) from error
+        return observation._replace(u={STEP: float(steps[0]), **(observation.u or {})})
 
 
 class _Loop:
     """Reads each line, counts it, saves it, and then answers it."""
 
     def __init__(
-        self, stream: Stream, reader: LineReader, every: int, on_error: OnError, replay: bool, *, whole_lines: bool
+        self,
+        stream: Stream,
+        reader: LineReader,
+        steps: _Steps,
+        answers: TextIO,
+        every: int,
+        on_error: OnError,
+        replay: bool,
+        *,
+        whole_lines: bool,
     ):
         self._stream, self._reader, self._every, self._on_error = stream, reader, every, on_error
+        self._steps, self._answers = steps, answers
         self._whole_lines = whole_lines
         self._num_read = stream.notes.get("read", stream.t)  # those counted, and those before them that were refused
         self._num_before = self._num_read
@@ -140,9 +194,10 @@ class _Loop:
         number, last = observation.sequence, self._stream.sequence
         if number is not None and last is not None and number <= last:
             self._answer()
-            _write([{"t": self._stream.t, "sequence": number, "repeated": True}])
+            _write(self._answers, [{"t": self._stream.t, "sequence": number, "repeated": True}])
             return
         self._num_read += 1
+        observation = self._steps.added(observation, self._stream.notes.get("stamp"))
         answer = self._stream.take(observation)
         if answer["collapsed"] or (answer["log_score"] or 0.0) < ABSURD:
             what = "no particle could explain it, and it was passed over" if answer["collapsed"] else "it was counted"
@@ -151,6 +206,7 @@ class _Loop:
                 "code such as -999 for a missing value (write NaN)?"
             )
         self._waiting.append(answer)
+        self._stream.notes["stamp"] = observation.stamp
         self._stream.notes["read"] = self._num_read  # no further: a line that stops the stream may be mended
         if len(self._waiting) >= self._every:
             self._answer()
@@ -160,7 +216,7 @@ class _Loop:
         if self._waiting:
             self._stream.notes["header"] = self._reader.header
             self._stream.save()
-            _write(self._waiting)
+            _write(self._answers, self._waiting)
             self._waiting = []
 
 
@@ -174,11 +230,11 @@ def _lines() -> Iterator[bytes]:
         yield line
 
 
-def _write(lines: list[Line]) -> None:
+def _write(answers: TextIO, lines: list[Line]) -> None:
     try:
-        sys.stdout.write("".join(f"{as_json(line)}\n" for line in lines))
-        sys.stdout.flush()
+        answers.write("".join(f"{as_json(line)}\n" for line in lines))
+        answers.flush()
     except BrokenPipeError:
         # Nobody reads any more, as after `| head`. Python would try to flush what is left once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers.fileno())
         raise typer.Exit(0) from None

@@ -48,7 +48,7 @@ def steps_ahead(
             f"--forecast: the steps to come have inputs, too. Write them into a CSV file with the columns "
             f"{', '.join(((time,) if time else ()) + inputs)}, a row for each step, and name it, --future FILE."
         )
-    if series.inputs is None:
+    if series.inputs is None:  # none, or dates that are labels
         return Steps(num, None)
     steps = series.inputs[STEP]
     return Steps(num, {STEP: np.full(num, usual_step(steps[1:] if len(steps) > 1 else steps))})  # the first is assumed
@@ -60,7 +60,7 @@ def _steps_in(
     if time is None and not inputs:
         raise ValueError("--future: without --time and --inputs there is nothing to read in it: say --forecast N.")
     table, row = read_csv(future)
-    start = None if series.times is None else series.times[-1]
+    start = None if series.times is None or STEP not in (series.inputs or {}) else series.times[-1]
     try:
         known = series_of(table, (), time, unit, start, inputs, row, ahead=True)
     except EarlyError as error:

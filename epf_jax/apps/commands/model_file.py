@@ -3,6 +3,7 @@
 The name may be left out if the file defines only one.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import pathlib
@@ -87,13 +88,17 @@ def _run(path: pathlib.Path) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file may raise
+        with contextlib.redirect_stdout(sys.stderr):  # what a file prints is no result of the command
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
         lines = [
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if _same_file(frame.filename, path)
         ]
         where = f", line {lines[-1]}" if lines else ""
-        raise ValueError(f"MODEL: running {path} failed{where}: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            told = "it calls sys.exit. Put that under `if __name__ == '__main__':`, or take it out."
+        raise ValueError(f"MODEL: running {path} failed{where}: {told}") from error
     return module
 
 

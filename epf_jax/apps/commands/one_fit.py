@@ -15,7 +15,8 @@ from epf_jax.data.series import Series, series_of, shaped
 from epf_jax.data.tables import listed, read_csv
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import Observed, observed_series, y_shape
-from epf_jax.running.checkpoints import CheckpointError, read_checkpoint, read_notes, state_like, write_checkpoint
+from epf_jax.running.checkpoint_settings import state_like
+from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, read_notes, write_checkpoint
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room
 from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
@@ -58,7 +59,7 @@ def example_row(series: Series) -> Any:
 def room_for(num_rows: int, checkpoint: pathlib.Path | None) -> int:
     """How many rows a method that remembers them has room for: that of its checkpoint, as long as the rows fit."""
     kept = read_notes(checkpoint).get("room") if checkpoint is not None and checkpoint.exists() else None
-    return kept if kept is not None and kept >= num_rows else 1 << (2 * num_rows).bit_length()
+    return kept if isinstance(kept, int) and kept >= num_rows else 1 << (2 * num_rows).bit_length()
 
 
 def filter_series(
@@ -126,8 +127,7 @@ def _keep(
 def _begun(path: pathlib.Path, filter_: Filter, y: Any, inputs: Any, seed: int) -> Results:
     """The results in a checkpoint, of the first rows of these data."""
     notes = read_notes(path)
-    if notes.get("kind") != _KIND:
-        raise CheckpointError(f"{path}: it is a checkpoint, but not of epf fit. Choose another file.")
+    check_notes(path, notes, _KIND, {"seed": int, "t": int, "data": str})
     num = notes["t"]
     same = num <= len(y) and notes["data"] == _digest(y, inputs, num)
     if not same or notes["seed"] != seed:

@@ -15,7 +15,6 @@ from rich.table import Table as Printed
 from epf_jax._version import __version__
 from epf_jax.apps.commands.method_names import in_words
 from epf_jax.apps.page import Table
-from epf_jax.core.checks import in_full, notes_of
 from epf_jax.core.compilation_cache import cache_compiled_programs
 from epf_jax.core.files import BusyError
 
@@ -43,7 +42,11 @@ Columns = Annotated[str | None, typer.Option(help="Columns that are observed, su
 Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
 Time = Annotated[str | None, typer.Option(help='Column of time stamps; the model reads their steps as u["dt"].')]
 Unit = Annotated[
-    str | None, typer.Option(help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks.")
+    str | None,
+    typer.Option(
+        help="Unit of u[dt] where stamps are dates: seconds, minutes, hours, days, weeks, months, quarters, years; "
+        "without one they are labels."
+    ),
 ]
 Start = Annotated[
     str | None, typer.Option(help="Time of the initial state; by default the first step is as long as the second.")
@@ -79,12 +82,9 @@ def refusals() -> Iterator[None]:
     """End the command with the reason if an argument, a file or the data raise an error."""
     try:
         yield
-    except (ValueError, TypeError, ImportError, BusyError, LookupError, NameError, AttributeError) as error:
-        if notes_of(error):  # it came from a function of the model
-            here = "Here inputs are --time NAME, for u['dt'] (not in `stream`), and --inputs NAME,NAME, for u[NAME]."
-            fail(f"{in_full(error)}\n{here}")
-        if isinstance(error, LookupError | NameError | AttributeError):
-            raise
+    except CannotEvaluateError as error:
+        fail(f'{error} Here: --time NAME for u["dt"], --inputs NAME,NAME for u[NAME].')
+    except (ValueError, TypeError, ImportError, BusyError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")
