@@ -162,3 +162,8 @@ def normalised(log_weights):
     top = np.max(log_weights)
     total = top + np.log(np.sum(np.exp(log_weights - top)))
     return log_weights - total, total
+
+
+def leaves(tree):
+    """All arrays of a tree, as NumPy's."""
+    return [np.asarray(leaf, float) for leaf in jax.tree.leaves(tree)]
