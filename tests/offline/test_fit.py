@@ -116,7 +116,7 @@ WRONG = [
     (TypeError, r"^key: expected a key", {"key": 0}),
     (TypeError, r"^filter_of: expected a function filter_of\(model\)", {"filter_of": 100}),
     (TypeError, r"^filter_of: .*expected a filter", {"filter_of": lambda model: model}),
-    (TypeError, r"^optimizer: expected one of optax's", {"optimizer": optax.adam}),
+    (TypeError, r"^optimizer: expected an optimizer of optax", {"optimizer": optax.adam}),
     (
         ValueError,
         r"^model_of: it asked hyper for 'nose', and hyper has noise",
