@@ -63,8 +63,8 @@ def particle_gibbs(
 ) -> Chains:
     """The posterior of theta given a whole series, by particle Gibbs with ancestor sampling.
 
-    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
-    `chains.rhat` and `chains.ess`.
+    The posterior mean is `chains.theta.mean["phi"][-1]`, as for a filter. The draws, R-hat and ESS are in
+    `chains.draws`, `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.

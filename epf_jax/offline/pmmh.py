@@ -61,8 +61,8 @@ def pmmh(
 ) -> Chains:
     """The posterior of theta given a whole series, by particle marginal Metropolis-Hastings.
 
-    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
-    `chains.rhat` and `chains.ess`.
+    The posterior mean is `chains.theta.mean["phi"][-1]`, as for a filter. The draws, R-hat and ESS are in
+    `chains.draws`, `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.
@@ -98,8 +98,8 @@ def pmmh(
     example = returned("filter_of", check_filter, filter_at(model.parameters.to_theta(model.parameters.centre)))
     if example.model.parameters.dim:
         raise ValueError(
-            "filter_of: it returned a filter of another model than its argument. Build the filter from the argument, in "
-            "which theta is known: lambda known: epf.bootstrap_filter(known, 500)."
+            "filter_of: it returned a filter of another model than its argument. Build the filter from the argument, "
+            "in which theta is known: lambda known: epf.bootstrap_filter(known, 500)."
         )
     y, rows = observed_series(example.model, y, inputs)[:2]
     key_start, key_chains = jax.random.split(key)

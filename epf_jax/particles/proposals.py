@@ -154,7 +154,7 @@ def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Propos
 
 
 def fully_adapted(model: StateSpaceModel) -> Proposal:
-    r"""Resample on p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): every draw weighs the same.
+    r"""Resample by p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): all weights are equal.
 
     For Gaussian transitions :math:`x_t \sim N(f, Q)`, f and Q any functions of x_{t-1} and theta, and linear-Gaussian
     observations :math:`y_t \sim N(H x_t + c, R)`, both densities are Gaussian and exact:

@@ -250,9 +250,9 @@ def warn_of_coarse_positions(num_particles: int) -> None:
     """Warn if single precision cannot distinguish that many positions."""
     if num_particles > _POSITIONS and jnp.result_type(float) == jnp.float32:
         warnings.warn(
-            f"num_particles: resampling in float32 distinguishes {_POSITIONS} positions, fewer than "
-            f'{num_particles} particles, so offspring come in clumps. Use jax.config.update("jax_enable_x64", True), or
-            ' "epf.islands(mesh, exchange_below=0) with fewer on each device.",
+            f"num_particles: resampling in float32 distinguishes {_POSITIONS} positions, fewer than {num_particles} "
+            'particles, so offspring come in clumps. Use jax.config.update("jax_enable_x64", True), or '
+            "epf.islands(mesh, exchange_below=0) with fewer on each device.",
             RuntimeWarning,
             stacklevel=4,
         )
