@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or may be.
+    """One thing that is wrong, or may be wrong.
 
     Attributes:
         kind: what it is about: "zero weights", "weights", "moves of theta", "density of theta", "descent", "box",

@@ -136,7 +136,7 @@ def test_wrong_arguments_are_refused_by_name():
         epf.node_filter(
             epf.StateSpaceModel({}, four.initial, lambda theta, x, u: dist.Normal(x, 1.0), four.observation)
         )
-    with pytest.raises(ValueError, match="particle learning resamples before it propagates"):
+    with pytest.raises(ValueError, match="particle learning needs a proposal with a look-ahead weight"):
         epf.particle_learning_filter(model, 10, proposal=epf.bootstrap())
 
 

@@ -377,7 +377,7 @@ def test_observations_that_single_precision_does_not_tell_apart_are_told_of():
 
 
 def test_arguments_called_the_other_way_round_are_told_of():
-    called = r".* called theta, u, x_prev, .* called as transition\(theta, x_prev, u\)\. Is that their order"
+    called = r".* called theta, u, x_prev, .* called as transition\(theta, x_prev, u\)\. Check their order"
     with pytest.warns(UserWarning, match=rf"^transition: {called}"):
         ar1(transition=lambda theta, u, x_prev: dist.Normal(x_prev, 1.0))
     with pytest.warns(UserWarning, match=r"^q: .* called y, x, theta, u, .* called as q\(theta, x_prev, y, u\)"):
