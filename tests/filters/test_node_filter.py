@@ -290,7 +290,7 @@ def test_a_posterior_that_is_narrow_along_a_diagonal_alone_is_looked_at_again(no
 
 
 def test_points_that_are_too_few_to_show_a_posterior_are_refused():
-    with pytest.raises(ValueError, match="num_points: expected 16 at the least for each parameter"):
+    with pytest.raises(ValueError, match="num_points: expected at least 16 for each of the"):
         epf.node_filter(epf.models.ar1(), 8, num_points=5)
 
 

@@ -597,7 +597,7 @@ def test_an_order_that_is_no_positive_whole_number_is_refused():
     (r"^radius: expected a positive number.*got -1", lambda: epf.taylor_log_density(model(), 2, radius=-1)),
     (r"^shrink: expected a positive number.*or None.*got 0", lambda: epf.chebyshev(model(), shrink=0)),
     (
-        r"^box: it holds 0\.0% of the prior's mass.*Widen the box",
+        r"^box: it holds only 0\.0% of the prior's mass.*Widen the box",
         lambda: epf.chebyshev(model(), box=({"phi": 30.0}, {"phi": 40.0})),
     ),
     (
