@@ -1,7 +1,7 @@
-"""What a model's function gives for one particle, by abstract evaluation; or, in words, why it gives nothing.
+"""Evaluates a model's function for one particle by abstract evaluation, and explains errors.
 
-A function that reads inputs fails on the time index that stands for them until they are known. That is no mistake, and
-is told from one by what the function does before it fails: whether it asks anything of its inputs.
+Before inputs are known, the time index stands for them, and a function that reads inputs fails. This is not a mistake.
+It is recognised by what the function does before it fails: whether it uses its inputs.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "ob
 
 
 class CannotEvaluateError(ValueError):
-    """A model function raised; perhaps because it reads inputs that are not known yet."""
+    """A model function raised an error, perhaps because it reads inputs that are not known yet."""
 
 
 def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:
     """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation, and which leaves it reads.
 
     Args:
-        name: the function's, for messages.
-        call: how it is written.
+        name: the function's name, for messages.
+        call: how it is called, for messages.
         function: it returns a distribution.
         arguments: theta, and perhaps others, of which the last is u.
     """
@@ -74,13 +74,13 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
     if missed is not None:
         raise ValueError(
             f"{name}: it asks an array of shape {missed.shape} for entry {missed.at} of an axis with entries 0 to "
-            f"{missed.length - 1}. jax would give the nearest one and say nothing."
+            f"{missed.length - 1}. JAX would silently give the nearest entry: use an index inside the array."
         )
     return shapes[0], reads(program.jaxpr)
 
 
 def positive_leaves(function: Callable, *arguments: Any) -> list[tuple[str, int]]:
-    """Arguments of its distribution that must be positive, and are a leaf of theta as it stands: names, and leaves."""
+    """Arguments of the distribution that must be positive and equal a leaf of theta: their names, and the leaves."""
     names: list[str] = []
 
     def positive(arguments):
@@ -96,7 +96,7 @@ def positive_leaves(function: Callable, *arguments: Any) -> list[tuple[str, int]
 
 
 def _remedy(error: Exception, theta: Any) -> str:
-    """What to do about an error that has nothing to do with inputs, in a sentence; empty where it may have."""
+    """A sentence of advice for an error that has nothing to do with inputs; empty if it may come from them."""
     said = str(error)
     if isinstance(error, jax.errors.TracerIntegerConversionError):
         return "What a state or an input is to choose from must be an array of jax.numpy: jnp.asarray(values)[u]."
@@ -118,12 +118,12 @@ def _remedy(error: Exception, theta: Any) -> str:
 
 
 def _passed(error: Exception, file: str) -> bool:
-    """Whether the error came by way of this file."""
+    """Whether the error passed through this file."""
     return any(frame.filename.endswith(file) for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _check_names(name: str, error: Exception, function: Callable, theta: Any, *others: Any) -> None:
-    """Refuse a name that theta was asked for and does not have, or that is theta's and x or u was asked for."""
+    """Raise if theta was asked for a name that it does not have, or x or u for a name of theta's."""
     swapped = [key for key in theta if f"idx={key!r}" in str(error)] if isinstance(theta, dict) else []
     if swapped and "string indexing" in str(error):
         raise ValueError(
@@ -144,7 +144,7 @@ def _check_names(name: str, error: Exception, function: Callable, theta: Any, *o
 
 
 class Watched(dict):
-    """A dict that remembers which names it was asked for and does not have."""
+    """A dict that remembers the missing names that it was asked for."""
 
     def __init__(self, entries: Any, asked: list[Any]):
         super().__init__(entries)
@@ -156,7 +156,7 @@ class Watched(dict):
 
 
 def _may_want_inputs(error: Exception, function: Callable, *arguments: Any) -> bool:
-    """Whether it may not fail with other inputs: it asks something of them, or fails in another way without any."""
+    """Whether other inputs may help: the function uses its inputs, or fails differently without them."""
     *others, _ = arguments
     if not others:
         return False
@@ -170,7 +170,7 @@ def _may_want_inputs(error: Exception, function: Callable, *arguments: Any) -> b
 
 
 class _Unknown:
-    """Stands for inputs that are not known: whatever is asked of it is refused, and remembered."""
+    """Stands for unknown inputs: every use raises an error, and is remembered."""
 
     def __getattribute__(self, name: str) -> Any:
         object.__setattr__(self, "asked", True)
