@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARKS = "<!-- {0} table, written by python -m benchmarks.tables -->\n", "<!-- end of {0} table -->\n"
 PAGES = {
     "README.md": {
+        "answer": headlines.answer,
         "errors": headlines.errors,
         "race": headlines.race,
     },

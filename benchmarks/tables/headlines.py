@@ -36,6 +36,12 @@ ERRORS = (
 )
 
 
+def answer() -> str:
+    """What `print(learned)` shows in the README's example: the table and the verdict."""
+    rows = json.loads((RESULTS / "quickstart.json").read_text())["rows"]
+    return "\n".join(["```text", *(row["line"] for row in rows[:4]), "```"]) + "\n"
+
+
 def errors() -> str:
     """How far filters are from the exact posterior, for the worst parameter of each, as Markdown."""
     lines = ["| data | filter | error | largest | width |", "|---|---|---|---|---|"]

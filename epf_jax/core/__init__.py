@@ -1,1 +1,1 @@
-"""Numerics, traced programs, kernels, files: nothing here knows of a state-space model."""
+"""Numerics, traced programs, kernels, files: everything that does not depend on state-space models."""

@@ -1,4 +1,4 @@
-"""Checks of Python-level arguments, shared by the builders: each refuses by name, before anything is traced."""
+"""Checks of arguments, before anything is traced. Errors name the argument."""
 
 import inspect
 import numbers
@@ -18,26 +18,26 @@ _WORDS = {2: "threefry2x32", 4: "rbg"}  # of an old-style key, which tells its g
 
 
 def brief(value: Any) -> str:
-    """The value's repr, cut to a line."""
+    """The value's repr, shortened to one line."""
     written = repr(value)
     return written if len(written) <= 120 else f"{written[:117]}..."
 
 
 def check_whole_number(name: str, value: Any, least: int = 1, hint: str = "") -> None:
-    """Refuse anything but a whole number of at least `least`; True and False are no numbers here."""
+    """Raise unless it is a whole number of at least `least`; True and False do not count as numbers."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         expected = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
         raise ValueError(f"{name}: expected {expected}, got {value!r}." + (f" {hint}" if hint else ""))
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse anything but True and False: a text that says no would count as yes."""
+    """Raise unless it is True or False: a text such as "no" would count as True."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {brief(value)}.")
 
 
 def check_positive(name: str, value: Any, what: str) -> None:
-    """Refuse anything but positive numbers, one or an array of them."""
+    """Raise unless it is a positive number, or an array of positive numbers."""
     if isinstance(value, jax.core.Tracer):
         return
     try:
@@ -49,7 +49,7 @@ def check_positive(name: str, value: Any, what: str) -> None:
 
 
 def check_signature(name: str, function: Any, arguments: tuple[str, ...], returns: str = "a distribution") -> None:
-    """Refuse what cannot be called with `arguments`, and tell of those that go by each other's names."""
+    """Raise if it cannot be called with `arguments`; warn if its arguments have each other's names."""
     call = f"{name}({', '.join(arguments)})"
     is_distribution = hasattr(function, "log_prob") and not isinstance(function, type)
     if not callable(function) or is_distribution:  # numpyro's distributions are callable, too
@@ -70,15 +70,14 @@ def check_signature(name: str, function: Any, arguments: tuple[str, ...], return
     given, expected = ([argument.split("_")[0] for argument in names] for names in (taken, arguments))
     if any(stem != meant and stem in expected for stem, meant in zip(given, expected, strict=False)):
         warnings.warn(
-            f"{name}: its arguments are called {', '.join(taken)}, and it will be called as {call}. "
-            "Is that their order?",
+            f"{name}: its arguments are called {', '.join(taken)}, and it will be called as {call}. Check their order.",
             UserWarning,
             stacklevel=frames_to_user(),
         )
 
 
 def frames_to_user() -> int:
-    """The `stacklevel` with which the caller's warning points at the user's line that led to it."""
+    """The `stacklevel` with which the caller's warning points at the user's line."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("epf_jax", "jax"):
@@ -87,7 +86,7 @@ def frames_to_user() -> int:
 
 
 def is_key(array: Any) -> bool:
-    """Whether an array, or what has its shape and dtype, is of typed random keys."""
+    """Whether an array, or its shape and dtype, is of typed random keys."""
     # By the type itself: this is asked at every run, and `issubdtype` looks at more.
     return getattr(array.dtype, "type", None) is jax.dtypes.prng_key
 
@@ -126,14 +125,14 @@ def in_full(error: BaseException) -> str:
 
 
 def pip_install(extra: str) -> str:
-    """The command that brings an extra: of the folder that this library is run from, if it is one, else by its name."""
+    """The command that installs an extra: from the library's source folder if there is one, else by name."""
     folder = pathlib.Path(__file__).parents[2]
     where = f"-e '{folder}[{extra}]'" if (folder / "pyproject.toml").exists() else f"'epf_jax[{extra}]'"
     return f"pip install {where}"
 
 
 def kinds(tree: Any) -> str:
-    """What each part of a tree is, in few words: {'dt': 'float32', 'at': 'float32[2]'}."""
+    """The kind of each part of a tree: {'dt': 'float32', 'at': 'float32[2]'}."""
 
     def kind(leaf):
         shape = ", ".join(map(str, jnp.shape(leaf)))
@@ -143,7 +142,7 @@ def kinds(tree: Any) -> str:
 
 
 def is_like(example: Any, value: Any) -> bool:
-    """Whether a value can be kept where the example was: same structure and shapes, and no finer kind of number."""
+    """Whether a value can replace the example: same structure and shapes, and dtypes that fit."""
     structures: list[Any] = [jax.tree.structure(tree) for tree in (example, value)]
     return structures[0] == structures[1] and all(
         old.shape == jnp.shape(new) and jnp.promote_types(old.dtype, jnp.result_type(new)) == old.dtype
@@ -152,7 +151,7 @@ def is_like(example: Any, value: Any) -> bool:
 
 
 def returned(name: str, check: Callable, value: Any) -> Any:
-    """What the user's function returned, or an error that names the function."""
+    """The result of the user's function; an error names the function."""
     try:
         check(value)
     except TypeError as error:

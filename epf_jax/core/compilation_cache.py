@@ -1,4 +1,4 @@
-"""Compiled programs kept between processes, by JAX's own persistent cache."""
+"""Keeps compiled programs between processes, in JAX's persistent cache."""
 
 import os
 import pathlib
@@ -15,8 +15,8 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     """Keep compiled programs in a folder, so that the next process does not compile them again.
 
     Put this line at the top of a script; the command `epf` calls it by itself. It switches on JAX's persistent cache
-    (`jax_compilation_cache_dir`) for programs of any size. The folder holds machine code: let nobody write there whom
-    you would not let run programs.
+    (`jax_compilation_cache_dir`) for programs of any size. The folder holds machine code: let only people write there
+    who may also run programs on your machine.
 
     Args:
         folder: where to keep them; by default `epf_jax` in the user's cache folder.
@@ -39,14 +39,13 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
 
 
 def warn_of_many_programs() -> None:
-    """Tell that a few more programs will be too many; called where those of runs and of chains are traced."""
+    """Warn before the process has too many compiled programs; called where runs and chains are traced."""
     share = share_of_maps()
     if share > _MANY:
         warnings.warn(
-            f"This process has {share:.0%} of the memory maps that Linux allows it (vm.max_map_count). A compiled "
-            "program takes hundreds, and XLA crashes when there are no more. Every filter, length of series and number "
-            "of runs is a program of its own: call jax.clear_caches() now and then, or give series one length by "
-            "epf.panel.",
+            f"This process has {share:.0%} of the memory maps that Linux allows it (vm.max_map_count). XLA crashes "
+            "when there are no more, and every filter, length of series and number of runs needs a program with "
+            "hundreds of maps. Call jax.clear_caches() now and then, or give series one length by epf.panel.",
             RuntimeWarning,
             stacklevel=2,
         )

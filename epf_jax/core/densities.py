@@ -1,4 +1,4 @@
-"""Densities and draws of one distribution or of a cloud of them: missing components, batched draws."""
+"""Densities with missing components, and draws of many distributions at once."""
 
 import copy
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from epf_jax.core.random import normal, threefry
 def log_prob(d: Any, value: Array) -> Float[Array, ""]:
     """Log density of one value, summed over the components of a distribution with a batch shape.
 
-    Of a Gaussian vector, that of the components that have noise, where the others, such as the lags in an AR(p)'s
-    companion, are their means up to rounding; elsewhere zero.
+    For a Gaussian vector it is the density of the components that have noise, if the others (such as the lags of an
+    AR(p)) equal their means up to rounding; otherwise zero.
     """
     base = base_distribution(d)
     if type(base) is dist.Normal and jnp.size(value) > 1:
@@ -44,7 +44,7 @@ def log_prob(d: Any, value: Array) -> Float[Array, ""]:
 
 
 def _log_is(value: Array, mean: Array) -> Array:
-    """Zero where the value is the mean, to half the digits that numbers have, and elsewhere -inf."""
+    """Zero where the value equals the mean to half of the digits, otherwise -inf."""
     eps = jnp.finfo(jnp.result_type(value, mean)).eps
     size = jnp.abs(value) + jnp.abs(mean)
     rounding = jnp.sqrt(eps) * size + 8 * eps * jnp.max(size)  # what is next to zero may be a difference of larger ones
@@ -52,10 +52,10 @@ def _log_is(value: Array, mean: Array) -> Array:
 
 
 def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
-    """Log density of the components of y that were observed; NaN components are marginalised exactly.
+    """Log density of the observed components of y; NaN components are marginalised exactly.
 
-    Distributions with independent components drop the missing ones, a MultivariateNormal takes the marginal of the
-    rest. Any other joint distribution can only be missing as a whole: see `can_be_partly_missing`.
+    If components are independent, missing ones are dropped. A MultivariateNormal uses the marginal of the rest. Other
+    joint distributions can only be missing as a whole: see `can_be_partly_missing`.
     """
     if not jnp.issubdtype(jnp.result_type(y), jnp.floating):
         return log_prob(d, y)
@@ -82,9 +82,9 @@ def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
 
 
 def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
-    """P(Y < y) and P(Y <= y) for each component on its own, or None where the distribution has no such function.
+    """P(Y < y) and P(Y <= y) for each component, or None if the distribution has no such function.
 
-    The two differ for counts only. NaN components get a number that means nothing.
+    The two differ only for counts. NaN components get an arbitrary number.
     """
     if _is_one_mvn(d):
         mean, scale_tril = moments(d)
@@ -113,16 +113,15 @@ def is_discrete(d: Any) -> bool:
 
 
 def is_count(d: Any) -> bool:
-    """Whether each component is a whole number from some least one on."""
+    """Whether each component is a whole number with a lower bound."""
     support = getattr(components_of(d), "support", None)
     return is_discrete(d) and getattr(support, "event_dim", 0) == 0 and hasattr(support, "lower_bound")
 
 
 def support_of_each(d: Any) -> Any:
-    """What every component has to lie in, where that is the same whatever theta, x and u are; None where it is not.
+    """The support of every component, if it does not depend on theta, x and u; otherwise None.
 
-    None, too, for what is any real number, or has to be so together with others: shares that add up to one do so to
-    within rounding.
+    None also for real numbers, and for joint supports: shares that sum to one do so only to rounding.
     """
     support: Any = getattr(components_of(d), "support", None)
     anywhere = support is None or isinstance(support, type(dist.constraints.real))
@@ -132,21 +131,21 @@ def support_of_each(d: Any) -> Any:
 
 
 def counted(d: Any, k: Array) -> Array:
-    """The k-th of the numbers that each component of a count may be, or the last."""
+    """The k-th possible value of each component of a count, or the last."""
     support = components_of(d).support
     number = support.lower_bound + k
     return jnp.broadcast_to(jnp.minimum(number, getattr(support, "upper_bound", number)), d.batch_shape + d.event_shape)
 
 
 def components_of(d: Any) -> Any:
-    """The distribution of the components, where they are independent."""
+    """The distribution of the components, if they are independent."""
     while isinstance(d, dist.Independent):
         d = d.base_dist
     return d
 
 
 def _feasible(d, y):
-    """A value inside the support, to stand where y is missing: no NaN enters the density or its gradient."""
+    """A value inside the support that replaces a missing y, so that no NaN enters the density or its gradient."""
     support = getattr(d, "support", None)
     return support.feasible_like(y) if support is not None else jnp.zeros_like(y)
 
@@ -154,9 +153,9 @@ def _feasible(d, y):
 def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
     """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
 
-    One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
-    for the rest, such as stand-ins that are not numpyro's. A draw that has no gradient with respect to the
-    distribution's numbers (a count, a mixture's component) refuses to be differentiated.
+    One batched draw for all particles if numpyro can promote the distribution's batch shape; otherwise a key for each
+    particle. A draw without a gradient with respect to the distribution's parameters (a count, a mixture's component)
+    raises an error when it is differentiated.
     """
     many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
 
@@ -179,9 +178,9 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
 
 
 def _promoted(d: dist.Distribution) -> dist.Distribution:
-    """The distribution with the batch shape of its numbers, which have grown a row for each particle; its parts, too.
+    """The distribution, and its parts, with the batch shape of its parameters, which have a row for each particle.
 
-    Numpyro promotes the whole alone: a LogNormal's Normal would draw once for all.
+    Numpyro does not promote the parts: the Normal of a LogNormal would draw once for all.
     """
     many = copy.copy(promote_batch_shape(d))
     for name, part in _parts(many).items():
@@ -190,18 +189,18 @@ def _promoted(d: dist.Distribution) -> dist.Distribution:
 
 
 def _parts(d: dist.Distribution) -> dict[str, dist.Distribution]:
-    """The distributions that it is made of, by the names that it has for them."""
+    """The distributions that it is made of, by name."""
     return {name: part for name, part in vars(d).items() if isinstance(part, dist.Distribution)}
 
 
 def _is_promoted_whole(d: dist.Distribution) -> bool:
-    """Whether what it is made of has a row for each particle, too."""
+    """Whether its parts have a row for each particle, too."""
     shape = d.batch_shape
     return all(part.batch_shape[: len(shape)] == shape and _is_promoted_whole(part) for part in _parts(d).values())
 
 
 def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
-    """A draw; of a Normal or MultivariateNormal, by this library's own normals, of others by its gamma draws."""
+    """A draw, with this library's own normal and gamma draws where they apply."""
     if isinstance(d, dist.Independent):
         return _draw(key, d.base_dist)
     if type(d) is dist.Normal:
@@ -213,7 +212,7 @@ def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
 
 
 def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, jax.ShapeDtypeStruct]:
-    """A key that `sample(key)` takes, and what its draw is like: jax's Poisson wants jax's own generator."""
+    """A key that `sample(key)` takes, and the shape of its draw: jax's Poisson needs jax's own generator."""
     try:
         return key, jax.eval_shape(sample, key)
     except NotImplementedError:
@@ -221,10 +220,10 @@ def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, jax.Sha
 
 
 def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[int, ...]]:
-    """The distributions of all rows as one of numpyro's, or None where they are not; and the shape of a row's draw.
+    """The distributions of all rows as one numpyro distribution, or None; and the shape of a row's draw.
 
-    Their numbers leave vmap in the order of their names. Numpyro's own order is that of a set of strings, which another
-    process has otherwise: it would trace another program, and find none in a cache of compiled ones.
+    Their parameters leave vmap in the order of their names. Numpyro's own order is that of a set of strings, which
+    differs between processes, so that a cache of compiled programs would miss.
     """
     rebuild: list[Callable] = []
     shapes: list[tuple[int, ...]] = []
@@ -247,7 +246,7 @@ def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[i
 
 
 def _names(d: dist.Distribution) -> list[tuple[str, ...]]:
-    """A name for each leaf of a distribution, in numpyro's order, where it flattens itself as numpyro's do."""
+    """A name for each leaf of a distribution, in numpyro's order, if it is flattened as numpyro's are."""
     fields = zip(type(d).gather_pytree_data_fields(), d.tree_flatten()[0], strict=False)
     return [
         (field, *rest)

@@ -1,4 +1,4 @@
-"""What a function depends on, and how: read off its traced program."""
+"""Finds out from a function's traced program what it depends on, and whether it is affine."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from jax.extend.core import Jaxpr
 
 
 def abstractly(function: Callable, *arguments: Any) -> Any:
-    """What `function(*arguments)` returns under abstract evaluation: types and shapes can be read, numbers cannot."""
+    """The result of `function(*arguments)` under abstract evaluation: types and shapes without numbers."""
     returned: list[Any] = []
 
     def look(arguments):
@@ -25,7 +25,7 @@ def abstractly(function: Callable, *arguments: Any) -> Any:
 def depends_on(function: Callable, example: Any, *others: Any) -> bool:
     """Whether the output of `function(example, *others)` depends on its first argument.
 
-    Decided on the traced program, so True may be too cautious (`0 * theta` depends on theta), False never errs.
+    It reads the traced program. So True may be too cautious (`0 * theta` depends on theta), but False is always right.
     """
     program = _traced(function, example, *others)
     num_first = len(jax.tree.leaves(example))
@@ -43,7 +43,7 @@ _SHAPING = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "slic
 
 
 def same_as(program: Jaxpr) -> list[int | None]:
-    """For each output of a traced program, the input that it is, or is a part of; None where it is computed."""
+    """For each output of a traced program, the input that it equals or is a part of; None if it is computed."""
     made_of = {v: eqn.invars[0] for eqn in program.eqns if eqn.primitive.name in _SHAPING for v in eqn.outvars}
 
     def source(v):
@@ -57,9 +57,9 @@ def same_as(program: Jaxpr) -> list[int | None]:
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
     """Whether `function(example, *others)` is affine in its first argument, of arrays.
 
-    Its Jacobian must not depend on the argument, which the traced program shows. Steps (a comparison, `round`, `sign`)
-    pass that test with a Jacobian of zero, so none may stand between the argument and the result, and no function with
-    a derivative of its own. As of `depends_on`, the answer may be too cautious: False of a function that is affine.
+    The traced program must show that its Jacobian does not depend on the argument. Steps (a comparison, `round`,
+    `sign`) would pass that test with a Jacobian of zero, so there must be no steps between the argument and the result,
+    and no functions with custom derivatives. The answer may be too cautious: False for a function that is affine.
     """
     if depends_on(lambda first, *rest: jax.jacfwd(function)(first, *rest), example, *others):
         return False
@@ -77,9 +77,9 @@ class _Inner(NamedTuple):
 
     Attributes:
         program: the program.
-        flags: which of its inputs depend on what is asked about.
-        carried: of a loop's body, which parts of what it carries are flagged, the first of the operation's outputs.
-        decides: whether it is a loop's test, and not what makes the operation's outputs.
+        flags: which of its inputs depend on the argument in question.
+        carried: for a loop's body, which carried parts are flagged; these are the first outputs of the operation.
+        decides: whether it is the condition of a loop, which makes no outputs.
     """
 
     program: Jaxpr
@@ -89,9 +89,9 @@ class _Inner(NamedTuple):
 
 
 def _inside(eqn: Any, inputs: list[bool]) -> list[_Inner]:
-    """The programs in an operation, given which of its inputs are flagged: what is called, branches, loops' bodies.
+    """The programs inside an operation (calls, branches, bodies of loops), given which of its inputs are flagged.
 
-    Of other operations with programs in them none is told of: every output may depend on every input.
+    Other operations with inner programs give none: every output may depend on every input.
     """
     name, given = eqn.primitive.name, eqn.params
     if name == "cond":
@@ -117,17 +117,17 @@ def _inside(eqn: Any, inputs: list[bool]) -> list[_Inner]:
 
 
 def _has_rows(outside: Any, inside: Any) -> bool:
-    """Whether a scan takes or makes a row of a variable at each turn; jax 0.10 and 0.11 count them in other ways."""
+    """Whether a scan reads or writes a row of a variable at each turn; jax 0.10 and 0.11 count them differently."""
     return outside.aval.shape != inside.aval.shape
 
 
 def _cut(flags: list[bool], *ends: int) -> list[list[bool]]:
-    """The flags in pieces that end where it is said."""
+    """The flags, cut into pieces at the given ends."""
     return [flags[start:end] for start, end in zip((0, *ends), (*ends, len(flags)), strict=True)]
 
 
 def _settled(carry: list[bool], turn: Callable[[list[bool]], list[bool]]) -> list[bool]:
-    """Which parts of what a loop carries are flagged after any number of turns."""
+    """Which carried parts of a loop are flagged after any number of turns."""
     while True:
         after = [old or new for old, new in zip(carry, turn(carry), strict=True)]
         if after == carry:
@@ -136,7 +136,7 @@ def _settled(carry: list[bool], turn: Callable[[list[bool]], list[bool]]) -> lis
 
 
 def _is_choice(eqn: Any, inputs: list[bool], inside: list[_Inner]) -> bool:
-    """Whether what is flagged decides which branch is taken, or how often a loop is gone through."""
+    """Whether a flagged input decides which branch is taken, or how often a loop runs."""
     if eqn.primitive.name == "cond" and inputs[0]:
         return True
     return any(inner.decides and any(_propagate(inner.program, inner.flags)) for inner in inside)
@@ -194,7 +194,7 @@ def _all(variables: Sequence[Any]) -> list[bool]:
 
 
 def _is_real(variable: Any) -> bool:
-    """Whether a variable holds real or complex numbers; what has no kind of number counts as such."""
+    """Whether a variable holds real or complex numbers; variables without a dtype count as real."""
     return jnp.issubdtype(getattr(variable.aval, "dtype", float), jnp.inexact)
 
 
@@ -209,7 +209,7 @@ def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
 
 
 def _marked(jaxpr: Jaxpr, flags: list[bool]) -> set[Any]:
-    """The variables that depend on the flagged inputs, as far as can be told: rather too many than too few."""
+    """The variables that may depend on the flagged inputs: rather too many than too few."""
     marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
     for eqn in jaxpr.eqns:
         inputs = [_is_variable(v) and v in marked for v in eqn.invars]

@@ -3,8 +3,8 @@ r"""Taylor coefficients of a function of several variables, by jets along fixed 
 Along a direction v, :math:`s \mapsto f(z_0 + s v)` has the Taylor coefficients
 :math:`\sum_{|\alpha|=k} c_\alpha v^\alpha`, k = 0..M, which one `jet` gives together. With as many directions as
 there are multi-indices of degree M, the :math:`c_\alpha` follow from one fixed linear solve per degree. One parameter
-needs one direction and no solve. Where `jet` lacks a rule for a primitive, nested forward mode takes the derivatives
-along the same directions, at low orders only: its cost doubles with every order.
+needs one direction and no solve. If `jet` has no rule for a primitive, nested forward mode takes the derivatives along
+the same directions, at low orders only, because its cost doubles with every order.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,9 @@ Expansion = Callable[..., list[Any]]
 
 
 def forward_gradient(function: Callable[[Float[Array, " P"]], Float[Array, ""]]) -> Callable:
-    """The function, with a gradient in reverse mode that is taken in forward mode.
+    """The function, with a reverse-mode gradient that is computed in forward mode.
 
-    Reverse mode keeps what every turn of a loop computed, and so refuses loops of no fixed length; forward mode goes
-    along with them, once for each of the P variables.
+    Reverse mode does not work for loops without a fixed length. Forward mode does, once for each of the P variables.
     """
 
     def value_and_slope(z):
@@ -59,12 +58,12 @@ def taylor_expansion(
         function: maps (z, *args) to an array.
         centre: z_0, P numbers.
         order: M >= 1.
-        example: arguments of the shapes that will come, to find out now whether `jet` can differentiate the function.
-        what: its name in error messages.
+        example: arguments of the same shapes, to check now whether `jet` can differentiate the function.
+        what: the function's name in error messages.
 
     Returns:
         `expand(*args)`, a list of C(M + P, P) coefficients (in the order of `polynomials.multi_indices`), each of the
-        shape of the function's value; NumPy zeros where a coefficient vanishes whatever the arguments are.
+        shape of the function's value; NumPy zeros if a coefficient vanishes for all arguments.
     """
     num_variables = centre.shape[0]
     directions, solves = _directions(num_variables, order)
@@ -107,10 +106,10 @@ def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
 
 
 def without_zeros(function: Callable, *args: Any) -> Any:
-    """`function(*args)`, leaving out every product with a zero and every sum with one that can be told without data.
+    """`function(*args)` without the products and sums with zeros that are known without data.
 
-    A jet along a straight line has zeros for all its higher terms, and `jet` multiplies them out: most of its
-    arithmetic, which XLA may not drop on its own (to it, 0 times infinity is not 0).
+    A jet along a straight line has zeros for all higher terms, and `jet` multiplies them out. This is most of its
+    arithmetic, and XLA may not drop it, because 0 times infinity is not 0.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -137,7 +136,7 @@ _LINEAR = {"neg", "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice"
 
 
 def _without_zero(eqn: Any, inputs: list[Any]) -> Any:
-    """What the equation comes down to where zeros come in: zeros, or its other input; None if it must be computed."""
+    """The result of an equation with zero inputs: zeros, or its other input; None if it must be computed."""
     name, out = eqn.primitive.name, eqn.outvars[0].aval
     if not jnp.issubdtype(out.dtype, jnp.floating):
         return None

@@ -1,8 +1,7 @@
-r"""The logarithm and the normal quantile in plain arithmetic, which compilers turn into loops over several numbers.
+r"""The logarithm and the normal quantile in plain arithmetic, which compilers can vectorise.
 
-On a CPU XLA's own logarithm is a call to a function, and its inverse error function two or three polynomials whose
-every coefficient is chosen anew for each number. The polynomials here are Chebyshev interpolants, computed from
-Python's own functions where they are first needed.
+On a CPU XLA's logarithm is a function call, and its inverse error function chooses each coefficient of its polynomials
+for each number. The polynomials here are Chebyshev interpolants of Python's own functions, computed at first use.
 """
 
 import math
@@ -54,8 +53,8 @@ _NEWTON_STEPS = 5  # from an error of .4 at most: .06, 2e-3, 1e-6, 1e-12, nothin
 def log(x: Array) -> Array:
     r"""The logarithm of a positive number :math:`x = 2^e (1 + f)`, :math:`e \log 2 + f P(f)`; +inf and NaN stay.
 
-    LLVM writes a loop of calls over few numbers out, and then computes one logarithm at a time; arithmetic it leaves as
-    a loop.
+    LLVM unrolls a loop of calls over few numbers, and then computes one logarithm at a time. It keeps plain arithmetic
+    as a loop.
     """
     return jnp.where(x < jnp.inf, _log(x), x)
 
@@ -86,7 +85,7 @@ def normal_quantile(u: Array) -> Array:
 
 
 def erf_inv_quantile(u: Array) -> Array:
-    """The same by XLA's inverse error function, as `jax.random.normal` has it: quick on a GPU."""
+    """The normal quantile by XLA's inverse error function, as in `jax.random.normal`: quick on a GPU."""
     return math.sqrt(2.0) * jax.lax.erf_inv(u)
 
 
@@ -177,7 +176,7 @@ def _interpolant(function: Callable[[float], float], low: float, high: float, de
 
 
 def _at(series: _Series, x: Array) -> Array:
-    """By Estrin's scheme: pairs at once, then pairs of pairs, so that no term waits for all before it."""
+    """Evaluate by Estrin's scheme: pairs at once, then pairs of pairs, so that no term waits for all before it."""
     x = x - series.centre
     terms = [jnp.asarray(c, x.dtype) for c in series.coefficients]
     while len(terms) > 1:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and by one process at a time."""
+"""Writes files whole or not at all, by one process at a time."""
 
 import contextlib
 import errno
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Write beside the final name and then rename: whoever is interrupted leaves a whole file or none.
+    """Write under another name and then rename, so that an interruption leaves a whole file or none.
 
     A link is followed, and what it leads to is replaced. A file that exists keeps its mode; a new one gets that of any
     other new file. With `durable` the file has reached the disk when the call returns, and outlives a loss of power.
@@ -52,14 +52,14 @@ def _mode_of(path: pathlib.Path) -> int | None:
 
 
 def make_writable(folder: pathlib.Path) -> None:
-    """Make the folder if need be, and an `OSError` where nothing can be written there."""
+    """Make the folder if it does not exist; raises `OSError` if it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
-    """Bring the folder's own entries, the new name among them, to the disk."""
+    """Write the folder's entries, including the new name, to the disk."""
     if os.name != "posix":  # elsewhere a folder cannot be opened, and the system orders its own entries
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -70,14 +70,14 @@ def _sync_folder(folder: pathlib.Path) -> None:
 
 
 class BusyError(Exception):
-    """Another process holds the file."""
+    """Another process uses the file."""
 
 
 @contextlib.contextmanager
 def held(path: pathlib.Path) -> Iterator[None]:
     """Hold `path` for this process alone, by a lock on `path`.lock that the system drops when the process dies.
 
-    Parts that a killed process left beside the file are removed.
+    Removes partial files of killed processes.
     """
     import fcntl  # not on Windows, where everything else of the library works
 

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or may be.
+    """One thing that is wrong, or may be wrong.
 
     Attributes:
-        kind: what it is about: "zero weights", "weights", "moves of theta", "density of theta", "descent", "box",
-            "expansion", "nodes" or "prediction"; of chains, "zero weights" or "mixing".
+        kind: one of "zero weights", "weights", "moves of theta", "density of theta", "descent", "box", "expansion",
+            "nodes" or "prediction"; for chains, "zero weights" or "mixing".
         where: the time index of the observation, or the name of the parameter, or both; of chains, which.
         message: what was seen.
         advice: what to try.

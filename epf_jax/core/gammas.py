@@ -1,4 +1,4 @@
-"""Gamma draws of all particles at once, and distributions made of them: Gamma, Beta, Dirichlet, StudentT, ..."""
+"""Gamma draws for all particles at once, also inside of other distributions: Beta, Dirichlet, StudentT, ..."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from epf_jax.core.random import between_ones, normal_at, places, stream
 
 
 def gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gamma draws of rate 1, one for each concentration; NaN where that is not a positive number."""
+    """Gamma draws with rate 1, one for each concentration; NaN if it is not a positive number."""
     return jnp.exp(log_gamma(key, concentration))
 
 
@@ -25,7 +25,7 @@ _ROUNDS = 8  # of rejections where none may be waited for: all of them fail once
 
 @jax.custom_jvp
 def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Their logarithms: of many of a concentration near zero, whose draws round to zero, these do not."""
+    """Logarithms of gamma draws, which do not underflow for concentrations near zero."""
     concentration = jnp.asarray(concentration)
     longest = int(np.argmax(concentration.shape)) if concentration.ndim else None
     if longest is None:
@@ -36,11 +36,11 @@ def log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Ar
 
 @jax.jit
 def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Of a row of many, by the rejections of Marsaglia and Tsang (2000), of which one in twenty fails at most.
+    """Draws for a row of many, by the rejection method of Marsaglia and Tsang (2000); at most one in twenty fails.
 
-    All draws are tried at once: on a CPU until the last is accepted, of a thousand after some three rounds, where
-    `jax.random.gamma` makes one after the other. Whether all are accepted a GPU would have to tell the processor after
-    every round. It makes `_ROUNDS`, and where all fail keeps the last that was tried.
+    All draws are tried at once. On a CPU it loops until all are accepted, about three rounds for a thousand, while
+    `jax.random.gamma` makes one draw after another. A GPU would have to wait for the processor after every round, so it
+    makes `_ROUNDS` rounds, and keeps the last try if all fail.
     """
     key, counters, dtype = stream(key), places(concentration.shape), concentration.dtype
     proper = (concentration > 0) & (concentration < jnp.inf)
@@ -50,7 +50,7 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
     c = 1 / jnp.sqrt(9 * d)
 
     def uniform(k):
-        """The k-th number between -1 and 1, ends excluded, of each draw."""
+        """The k-th uniform number between -1 and 1, without the ends, of each draw."""
         return between_ones(key, counters + k * jnp.uint32(concentration.size), dtype)
 
     def attempt(state):
@@ -78,9 +78,9 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
 
 
 def with_own_gammas(sample: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray) -> Any:
-    """`sample(key)`, its gamma draws (of a Gamma, Beta, Dirichlet, StudentT, ..) by `log_gamma`.
+    """`sample(key)` with its gamma draws (of a Gamma, Beta, Dirichlet, StudentT, ..) replaced by `log_gamma`.
 
-    `jax.random.gamma` makes one draw after the other, on a GPU, too, for keys that are not its own.
+    `jax.random.gamma` makes one draw after another, also on a GPU for keys of other generators.
     """
     program, shape = jax.make_jaxpr(sample, return_shape=True)(key)
     if not _draws_gammas(program.jaxpr):
@@ -90,7 +90,7 @@ def with_own_gammas(sample: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray) ->
 
 
 def _draws_gammas(program: Any) -> bool:
-    """Whether any are drawn in it, or in what it calls, but for loops and conditions."""
+    """Whether a program, or what it calls, draws gammas; loops and conditions are not searched."""
     return any(
         eqn.primitive.name == "random_gamma" or _draws_gammas(_called(eqn)) for eqn in getattr(program, "eqns", ())
     )
@@ -101,7 +101,7 @@ def _called(eqn: Any) -> Any:
 
 
 def _evaluated(program: Any, consts: Any, inputs: Any) -> list[Any]:
-    """The results of a jaxpr, gamma draws made here."""
+    """The results of a jaxpr, with gamma draws by `log_gamma`."""
     values = dict(zip((*program.constvars, *program.invars), (*consts, *inputs), strict=True))
 
     def value_of(variable):

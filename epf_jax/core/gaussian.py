@@ -1,8 +1,8 @@
-r"""Gaussian structure: moments of a distribution, small dense algebra, the one Gaussian update.
+r"""Gaussian algebra: moments of a distribution, small dense matrices, conditioning on a linear observation.
 
-Per-particle matrices are tiny (the dimension of a state, an observation or a parameter), and there are thousands of
-them. LAPACK is called once per matrix, at about a microsecond each; written out as scalar operations, XLA runs the
-same algebra over all particles at once, and `jet` can differentiate it. Above `_UNROLL` there are loops instead.
+Matrices are tiny (the dimension of a state, an observation or a parameter), and there are thousands of them. LAPACK
+would be called once per matrix, at about a microsecond each. Written as scalar operations, the algebra runs over all
+particles at once, and `jet` can differentiate it. Above `_UNROLL` there are loops instead.
 """
 
 import math
@@ -44,7 +44,7 @@ def base_distribution(d: Any) -> Any:
 
 
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Lower Cholesky factor; a pivot that is no more than rounding counts as zero."""
+    """Lower Cholesky factor; a pivot within rounding counts as zero."""
     d = a.shape[-1]
     least = 10 * d * jnp.finfo(a.dtype).eps * jnp.diagonal(a)
     if d > _UNROLL:
@@ -62,7 +62,7 @@ def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
 
 def _cholesky_by_columns(a: Float[Array, "d d"], least: Float[Array, " d"]) -> Float[Array, "d d"]:
-    """The same in a loop over columns, for all particles at once. LAPACK's is all NaN for a singular matrix."""
+    """The Cholesky factor by a loop over columns, for all particles. LAPACK's is all NaN for a singular matrix."""
     d = a.shape[-1]
 
     def with_column(j, lower):
@@ -105,12 +105,12 @@ def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"
 
 
 def without_noise(scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
-    """Which components are their mean itself: a lag in an AR(p)'s companion, a position that moves by its velocity."""
+    """Which components have no noise, such as the lags of an AR(p), or a position that moves by its velocity."""
     return jnp.all(scale_tril == 0, axis=-1)
 
 
 def noisy_part(scale_tril: Float[Array, "d d"], diagonal: bool = False) -> Float[Array, "d d"]:
-    """Scale of the components that have noise, with unit variance standing where there is none."""
+    """Scale of the components that have noise, with unit variance for the others."""
     fixed = without_noise(scale_tril)
     if diagonal:
         return scale_tril + jnp.diag(jnp.where(fixed, 1.0, 0.0))
@@ -118,7 +118,7 @@ def noisy_part(scale_tril: Float[Array, "d d"], diagonal: bool = False) -> Float
 
 
 def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tuple[Array, ...]:
-    """`value` and `rows` with zeros in the rows where `value` is NaN: those components then say nothing."""
+    """`value` and `rows` with zeros in the rows where `value` is NaN, so that these components say nothing."""
     seen = ~jnp.isnan(value)
 
     def keep(a):
@@ -128,7 +128,7 @@ def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tupl
 
 
 def mask_covariance(value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Scale of the observed components' marginal, with unit variance standing where `value` is NaN."""
+    """Scale of the observed components' marginal, with unit variance where `value` is NaN."""
     if scale_tril.shape[-1] == 1:
         return jnp.where(jnp.isnan(value)[:, None], 1.0, scale_tril)
     seen = ~jnp.isnan(value)
@@ -150,9 +150,9 @@ class Conditioned(NamedTuple):
     """A Gaussian vector after a linear observation of it.
 
     Attributes:
-        mean: of the vector, given the observation.
-        scale_tril: of the vector, given the observation.
-        log_density: log-density of the observation itself.
+        mean: mean of the vector given the observation.
+        scale_tril: scale of the vector given the observation.
+        log_density: log-density of the observation.
     """
 
     mean: Float[Array, " d"]
@@ -174,8 +174,7 @@ def condition(
     .. math:: D = H P H^T + R, \quad K = P H^T D^{-1}, \quad v \mid value \sim N(mean + K (value - H\,mean - offset),\;
               (I - KH) P)
 
-    The one update behind the Kalman filter over states, Storvik's recursion over parameters, and the fully adapted
-    proposal.
+    The Kalman filter over states, Storvik's recursion over parameters, and the fully adapted proposal all use it.
     """
     seen, H, offset = mask_missing(value, H, offset)
     D, half, left = factors_of_gain(scale_tril, H, mask_covariance(value, noise_tril))
@@ -199,8 +198,8 @@ def factors_of_gain(
 def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array, "d d"]) -> tuple[Array, Array, Array]:
     r"""Factors of D, K and of what is left of P: :math:`(R^{1/2}, HL; 0, L)`, rotated until HL is gone.
 
-    No covariance is formed, which in float32 could not hold a vague prior beside what a precise observation leaves of
-    it: each of Givens' rotations turns a column of the noise and one of L so that an entry of HL vanishes. From the
+    No covariance is formed: in float32 it could not hold both a vague prior and what a precise observation leaves of
+    it. Each Givens rotation turns a column of the noise and one of L so that an entry of HL vanishes. Taken from the
     last column of L to the first, L stays lower triangular.
     """
     k, d = HL.shape
@@ -219,7 +218,7 @@ def _rotated(noise: Float[Array, "k k"], HL: Float[Array, "k d"], L: Float[Array
 
 
 def _by_covariances(noise: Array, HL: Array, L: Array) -> tuple[Array, Array, Array]:
-    """The same of large matrices, for which so many rotations, one after the other, would take long."""
+    """The same factors for large matrices, where many rotations one after another would take long."""
     D = cholesky(HL @ HL.T + noise @ noise.T)
     half = solve_lower(D, HL @ L.T).T
     # (I - KH) P in Joseph's form, (I - KH) P (I - KH)^T + K R K^T: no cancellation when R is small.

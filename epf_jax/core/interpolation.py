@@ -1,4 +1,4 @@
-r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and piece by piece."""
+r"""Interpolation of log-densities: between Chebyshev points (Trefethen 2013, chapters 2-5), and by piecewise cubics."""
 
 from functools import cache
 from typing import Any
@@ -38,7 +38,7 @@ _MOST_WRITTEN_OUT = 32  # nodes
 
 
 def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, ""]:
-    """What the polynomial through the values at a grid of Chebyshev points is at s."""
+    """The value at s of the polynomial through the values at a grid of Chebyshev points."""
     if values.ndim == 1 and len(values) <= _MOST_WRITTEN_OUT:
         return _between(values, s[0])
     for s_i in s:
@@ -48,7 +48,7 @@ def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, 
 
 @jax.jit
 def _between(values: Float[Array, " n"], s: Float[Array, ""]) -> Float[Array, ""]:
-    """The same in one dimension, written out node by node: one program for all particles, and no rows in between."""
+    """`between` in one dimension, written out node by node, which is one program for all particles."""
     n, select, one = len(values), jax.lax.select, jnp.ones((), s.dtype)
     total = weight = at_node = jnp.zeros((), s.dtype)
     is_node = jnp.zeros((), bool)
@@ -63,7 +63,7 @@ def _between(values: Float[Array, " n"], s: Float[Array, ""]) -> Float[Array, ""
 
 
 def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[Array, " 4"]]:
-    """What is read at s between n >= 4 evenly spaced nodes on [-1, 1]: the cubic through four; straight on outside.
+    """Interpolation at s between n >= 4 evenly spaced nodes on [-1, 1]: the cubic through four; linear outside.
 
     Returns:
         The first of the four nodes, and the share of each.
@@ -88,13 +88,13 @@ def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[
 def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     r""":math:`-a \log(1 + (v_{max} - v)/a)`: the identity near the top, logarithmic far below it.
 
-    Log-densities thousands below the top say only that theta is not there, yet a polynomial through them errs by a
-    share of their size everywhere. Compressed, they cost nothing; the values at the nodes stay exact. `scale` is a, how
-    far below the top log-densities are told apart less and less: the larger, the more exact for a Gaussian density on
-    a box of a few of its standard deviations; the smaller, the better on a box of many.
+    Log-densities thousands below the top only say that theta is not there, but a polynomial through them has errors of
+    their size everywhere. Compression avoids that; the values at the nodes stay exact. `scale` is a: below the top
+    minus a, log-densities are distinguished less and less. A large a is better for a Gaussian density on a box of a few
+    of its standard deviations, a small one on a box of many.
 
-    Written without log1p, and `expand` without expm1, which are slower on a CPU: they keep the relative
-    precision of a small argument, and here a millionth more or less in a log-density is nothing.
+    It does not use log1p, and `expand` does not use expm1, because they are slower on a CPU, and the precision of small
+    arguments does not matter here.
     """
     return -scale * log(1.0 + (top - values) / scale)
 

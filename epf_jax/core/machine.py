@@ -1,4 +1,4 @@
-"""The machine and the versions behind a number, stored beside every result."""
+"""The machine and the versions, which are stored with every measured result."""
 
 import importlib.metadata
 import os
@@ -20,9 +20,9 @@ def num_cores() -> int:
 
 
 def share_of_maps() -> float:
-    """How much of the pieces of memory that Linux lets a process map is in use: at 1 XLA crashes.
+    """The share of the memory maps of a process that are in use (vm.max_map_count); at 1 XLA crashes.
 
-    Every kernel that XLA compiles for a CPU takes some, a filter hundreds of 65530. 0 where there is no such limit.
+    Every kernel that XLA compiles for a CPU takes some; a filter takes hundreds of 65530. 0 if there is no limit.
     """
     try:
         used = pathlib.Path("/proc/self/maps").read_bytes().count(b"\n")

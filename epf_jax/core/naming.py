@@ -27,7 +27,7 @@ def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.n
     Args:
         tree: a theta, a state, or a summary of one.
         num_axes: how many axes come before those of a component: 1 for time.
-        root: the name of what is no dict.
+        root: the name of a tree that is not a dict.
     """
     found = {}
     for name, leaf in named_leaves(tree, root):
@@ -38,6 +38,6 @@ def scalars(tree: Any, num_axes: int = 0, root: str = "theta") -> dict[str, np.n
 
 
 def estimates(mean: Any, sd: Any) -> list[str]:
-    """A line for each number of theta: what it is, and how well that is known."""
+    """A line for each number of theta: its mean and its standard deviation."""
     sds = scalars(sd)
     return [f"  {name} = {float(value):.4g} +- {float(sds[name]):.2g}" for name, value in scalars(mean).items()]

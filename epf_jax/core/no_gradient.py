@@ -1,4 +1,4 @@
-"""What has no gradient refuses to be differentiated, rather than leave its share out without a word."""
+"""Draws without a gradient raise an error when they are differentiated, instead of giving a wrong gradient."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from jax.custom_derivatives import SymbolicZero
 
 
 def guarded(d: Any) -> Any:
-    """The distribution, refusing gradients where its draws have none."""
+    """The distribution; raises if a gradient is taken through draws that have none."""
     name = type(d).__name__
     message = (
         f"A gradient was asked for through draws from a {name}, which have none: jax.grad would leave their share "
@@ -21,7 +21,7 @@ def guarded(d: Any) -> Any:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def refuse_gradients(message: str, tree: Any) -> Any:
-    """The tree as it is; an error with the message where a derivative of it is asked for."""
+    """The tree, unchanged; raises with the message if a derivative of it is taken."""
     return tree
 
 

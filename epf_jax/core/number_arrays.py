@@ -1,4 +1,4 @@
-"""Numbers as users give them, as arrays of the precision in force: none wraps, and lost digits can be told of."""
+"""Converts users' numbers to arrays of the precision in use, without overflow, and warns of lost digits."""
 
 import decimal
 import math
@@ -18,7 +18,7 @@ _EXACT = 2**53  # whole numbers up to it are float64's
 
 
 def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
-    """The value as an array of numbers: whole ones that the precision in force cannot hold become real ones."""
+    """The value as an array of numbers; whole numbers too large for the precision in use become floats."""
     if isinstance(value, jax.Array):
         array = value if dtype is None else jnp.asarray(value, dtype)
     elif holds_jax(value):
@@ -34,12 +34,12 @@ def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Ar
 
 
 def holds_jax(value: Any) -> bool:
-    """Whether it is made of JAX's arrays, of which NumPy makes none."""
+    """Whether it consists of JAX arrays."""
     return any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in jax.tree.leaves(value))
 
 
 def given_numbers(name: str, value: Any, hint: str) -> np.ndarray:
-    """The value as a NumPy array with all its digits; NaN where it is None or masked."""
+    """The value as a NumPy array with all its digits, and NaN for None or masked values."""
     if isinstance(value, str):  # of which NumPy would make a number, if it can
         raise TypeError(f"{name}: expected numbers, got the text {brief(value)}. {hint}")
     if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in "iuf":
@@ -65,7 +65,7 @@ def _is_number(value: Any) -> bool:
 
 
 def in_precision(given: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """The numbers in the precision in force; whole ones that it cannot hold become real ones, what is too large inf."""
+    """The numbers in the precision in use; whole numbers that are too large become floats, and floats inf."""
     if given.dtype.kind == "V":
         return given if dtype is None else given.astype(jax.dtypes.canonicalize_dtype(dtype))
     kind = np.dtype(float if given.dtype.kind == "O" else given.dtype if dtype is None else dtype).newbyteorder("=")
@@ -93,9 +93,9 @@ def _as_float(value: Any) -> float:
 
 
 def warn_of_rounding(name: str, given: np.ndarray, axis: int, advice: str, precision: Any = None) -> None:
-    """Tell of numbers whose steps along an axis, that of time, the precision in force does not tell apart.
+    """Warn of numbers whose steps along the axis of time are lost in the precision in use.
 
-    Whole numbers are looked at as if they were made real, as a model's arithmetic does.
+    Whole numbers are treated as floats, as a model's arithmetic does.
     """
     real = np.dtype(jax.dtypes.canonicalize_dtype(float) if precision is None else precision)
     exact = given.dtype == real or given.dtype.kind in "bV" or (given.dtype.kind == "f" and given.dtype.itemsize < 4)
@@ -124,14 +124,14 @@ def warn_of_rounding(name: str, given: np.ndarray, axis: int, advice: str, preci
 
 
 def _all_held(given: np.ndarray, real: np.dtype) -> bool:
-    """Whether these are whole numbers so small that none is rounded."""
+    """Whether these are whole numbers small enough to be exact."""
     if given.dtype.kind not in "iu" or not given.size:
         return not given.size
     return max(abs(int(given.min())), abs(int(given.max()))) <= 2 ** (np.finfo(real).nmant + 1)
 
 
 def _exactly(given: np.ndarray) -> np.ndarray:
-    """The numbers without rounding: float64 where it holds them, fractions elsewhere."""
+    """The numbers without rounding: float64 if it is exact, otherwise fractions."""
     if given.dtype.kind == "f" and given.dtype.itemsize <= 8:
         return given.astype(float)
     if given.dtype.kind in "iu" and max(abs(int(given.min())), abs(int(given.max()))) <= _EXACT:

@@ -1,4 +1,4 @@
-"""What a step records, packed for the scan: the small arrays of a row as one vector for each kind of number."""
+"""Packs the small arrays that a step records into one vector for each dtype."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _SMALL = 64  # numbers; larger arrays are written on their own
 
 
 def pack(row: Any) -> tuple[list[Array], list[Array]]:
-    """The small arrays of a row as one vector for each kind of number: one write a step instead of a dozen."""
+    """The small arrays of a row as one vector for each dtype: one write a step instead of a dozen."""
     leaves = jax.tree.leaves(row)
     kinds: dict[Any, list[Array]] = {}
     for leaf in leaves:
@@ -20,7 +20,7 @@ def pack(row: Any) -> tuple[list[Array], list[Array]]:
 
 
 def unpack(packed: tuple[list[Array], list[Array]], row: Any) -> Any:
-    """The rows of all steps, taken apart again into arrays like those of one row."""
+    """The rows of all steps, unpacked into arrays like those of one row."""
     leaves, treedef = jax.tree.flatten(row)
     order = list(dict.fromkeys(_kind(leaf) for leaf in leaves if leaf.size <= _SMALL))
     vectors, large = dict(zip(order, packed[0], strict=True)), iter(packed[1])

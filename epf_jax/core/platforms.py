@@ -1,4 +1,4 @@
-"""Which way a computation goes on the machine at hand: the same function, written for a CPU, a GPU, or any.
+"""Chooses between versions of a function for a CPU, a GPU, or any platform.
 
 Where there is no GPU, or Pallas does not work, no kernel is traced.
 """
@@ -19,13 +19,13 @@ def by_platform(
     cpu: Callable | None = None,
     gpu: Callable | str | None = None,
 ) -> Any:
-    """`function(*given)` in the way of the platform that the program is for.
+    """`function(*given)` in the version for the program's platform.
 
     Args:
-        given: what it is given.
-        default: the way of most platforms, and of a filter that is one kernel.
-        cpu: the way of a CPU, where it is another.
-        gpu: the way of a GPU, where it is another; a kernel by its name in `kernels.vectors`.
+        given: its arguments.
+        default: the version for most platforms, and for a filter in one kernel.
+        cpu: another version for a CPU, if any.
+        gpu: another version for a GPU, if any: the name of a kernel in `kernels.vectors`.
     """
     backend = jax.default_backend()
     if backend != "gpu":
@@ -37,7 +37,7 @@ def by_platform(
 
 
 def on_cpu() -> contextlib.AbstractContextManager:
-    """Where programs that look at a model are compiled: on a CPU, which takes a fraction of a GPU's time for it."""
+    """A context that compiles on the CPU, which is much faster than a GPU for programs that inspect a model."""
     if jax.default_backend() == "cpu":
         return contextlib.nullcontext()
     try:

@@ -1,4 +1,4 @@
-"""Products of matrices as precise as the numbers in them."""
+"""Full precision for products of float32 matrices on a GPU."""
 
 import contextlib
 from typing import Any
@@ -7,11 +7,10 @@ import jax
 
 
 def full_precision() -> contextlib.AbstractContextManager[Any]:
-    """Within it products of float32 matrices are traced to be computed in float32.
+    """A context in which products of float32 matrices are computed in float32.
 
-    A GPU rounds their factors to ten bits (TensorFloat-32) unless told otherwise: log-densities of a long series, and
-    the covariances that a statistic is updated by, do not bear it. A precision that the user chose, by
-    `jax.default_matmul_precision` or its setting, is kept.
+    By default a GPU rounds their factors to ten bits (TensorFloat-32), which is too little for log-densities of long
+    series and for covariances. A precision that the user chose by `jax.default_matmul_precision` is kept.
     """
     chosen: Any = jax.config
     if chosen.jax_default_matmul_precision is not None:

@@ -1,20 +1,20 @@
-r"""Random numbers: the generator behind every draw inside a filter.
+r"""Random numbers: the generator of all draws inside a filter.
 
-`jax.random` serves its numbers from threefry, twenty rounds of it for every word. `stream(key)`
-gives a key of another kind for the same `jax.random` functions (and so for every
-distribution's `sample`), which differs in two things. Its bits are a hash of the counter, keyed at two places,
+`jax.random` uses threefry, with twenty rounds for every word. `stream(key)` gives a key of another kind for the same
+`jax.random` functions, and so for every distribution's `sample`. It differs in two ways. Its bits are a hash of the
+counter with two keys,
 
 .. math:: a = A(i \oplus k_0), \qquad b_i = B(a + k_1 + c) \oplus a
 
-with A and B the bijections of 32-bit words of Wellons (lowbias32) and Appleby (murmur3's finaliser), c a constant that
-keeps a key of zeros from giving zeros; the last term makes b no bijection, so that words repeat as often as random ones
-do. And keys are split by threefry
-itself, as jax does, but written out as one expression: XLA runs jax's own as a loop of tiny kernels on a CPU.
+where A and B are bijections of 32-bit words by Wellons (lowbias32) and Appleby (murmur3's finaliser), and c is a
+constant so that a key of zeros does not give zeros. Because of the last term b is not a bijection, so that words repeat
+as often as random ones do. And keys are split by threefry, as in jax, but written as one expression: XLA runs jax's
+version as a loop of tiny kernels on a CPU.
 
-`normal(key, shape)` is what `jax.random.normal` is, the quantile of a uniform; on a CPU it is
+`normal(key, shape)` is the quantile of a uniform, like `jax.random.normal`; on a CPU it uses
 `elementary.normal_quantile`.
 
-The tests hold moments, independence across keys and counters, and distributions of a million draws against the law.
+The tests compare moments, independence across keys and counters, and distributions of a million draws with the law.
 """
 
 import math
@@ -37,12 +37,12 @@ _PARITY = 0x1BD11BDA
 
 
 def stream(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The key that a filter draws with, of this module's generator, for a user's key of any kind."""
+    """The key that a filter draws with, of this module's generator, from a user's key of any kind."""
     return key if jax.random.key_impl(key) == _HASHED else jax.random.wrap_key_data(_two_words(key), impl=_HASHED)
 
 
 def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
-    """A key of jax's own generator, which a few of its functions take alone."""
+    """A key of jax's own generator, which a few of its functions need."""
     return jax.random.wrap_key_data(_two_words(key), impl="threefry2x32")
 
 
@@ -54,7 +54,7 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -
 
 
 def normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The quantiles of a standard normal at numbers between -1 and 1."""
+    """Standard normals from uniform numbers between -1 and 1."""
     return by_platform(u, cpu=normal_quantile, default=erf_inv_quantile)
 
 
@@ -79,9 +79,9 @@ def places(shape: tuple[int, ...]) -> Words:
 def side_by_side(
     draw: Callable[..., Array], key: PRNGKeyArray, batch: tuple[int, ...], each: tuple[int, ...], dtype: Any
 ) -> Float[Array, "..."]:
-    """Numbers by `draw(key, shape, dtype)`, of the shape (*batch, *each), the particles of a batch together in memory.
+    """Numbers by `draw(key, shape, dtype)` of the shape (*batch, *each), with the particles adjacent in memory.
 
-    The few numbers of one particle, one after the other, are a loop too short for a processor to do many at once.
+    Otherwise the few numbers of one particle would be adjacent, in loops too short to vectorise.
     """
     drawn = draw(key, (*each, *batch), dtype)
     return jnp.moveaxis(drawn, range(len(each), drawn.ndim), range(len(batch)))
@@ -97,7 +97,7 @@ def _two_words(key: PRNGKeyArray) -> Words:
 def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     if size >= 2**32:
-        raise ValueError(f"shape {shape}: a key gives at most 2^32 random numbers; split it.")
+        raise ValueError(f"shape {shape}: a key gives at most 2^32 random numbers. Split the key.")
     if bit_width == 64:
         high, low = (_hash(key ^ jnp.uint32(half), size).astype(jnp.uint64) for half in (0, _PARITY))
         return ((high << 32) | low).reshape(shape)
@@ -140,8 +140,7 @@ def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> Words:
 def _pair(which: Words, first: Words, second: Words) -> Words:
     """The two words of a key side by side, each where `which` says.
 
-    Were they stacked, XLA would write all rounds out twice, and of a single key in a loop take the counts that words
-    are rotated by out of it, after which LLVM may take minutes.
+    If they were stacked, XLA would unroll all rounds twice, and LLVM could take minutes on a single key in a loop.
     """
     return jnp.where(which == 0, first, second)
 

@@ -1,6 +1,6 @@
-"""Entries that a function asks of an array that has no such: read off its traced program, since jax says nothing.
+"""Detects constant indices that are out of bounds, in a function's traced program.
 
-Where NumPy raises an IndexError, jax gives the nearest entry: `x[2]` of a state of two numbers is `x[1]`.
+NumPy raises IndexError; JAX silently gives the nearest entry: `x[2]` of a state of two numbers is `x[1]`.
 """
 
 import operator
@@ -21,7 +21,7 @@ _IN_TURNS = ("scan", "while")  # loops: what goes in is known of the first turn 
 
 
 class Missed(NamedTuple):
-    """An entry that there is none of: its index along one axis, that axis's length, and the array's shape."""
+    """An index out of bounds: the index along one axis, the axis's length, and the array's shape."""
 
     at: int
     length: int
@@ -29,13 +29,13 @@ class Missed(NamedTuple):
 
 
 def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed | None:
-    """The first entry that a traced program asks for outside of an array, by an index that is written down.
+    """The first constant index in a traced program that is out of bounds.
 
-    What is cut out in longer pieces is not looked at: `jax.lax.dynamic_slice` is meant to end with the array.
+    Longer slices are not checked: `jax.lax.dynamic_slice` may end with the array.
 
     Args:
         program: the traced program.
-        known: values of its inputs, where they are written down.
+        known: the constant values among its inputs.
     """
     values = dict(known or {})
     eqn: Any
@@ -55,7 +55,7 @@ def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed 
 
 
 def _known(eqn: Any, inner: Jaxpr, given: list[Any]) -> dict[Any, Any]:
-    """Which inputs of a program within an operation are written down: those of one that is called."""
+    """Which inputs of a called inner program are constant."""
     called = eqn.primitive.name not in _IN_TURNS and len(inner.invars) == len(given)
     return dict(zip(inner.invars, given, strict=True)) if called else {}
 

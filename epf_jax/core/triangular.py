@@ -1,8 +1,8 @@
-"""Upper triangular factors of least squares: what is left of the rows of a regression when they are rotated together.
+"""Upper triangular factors of least squares, by rotations of the rows of a regression.
 
-R^T R is the sum of the rows' products, and in float32 R holds twice as many of its digits as that sum would: data far
-from zero leave nothing of a sum's. A factor of few columns is a tuple of rows, each of them numbers from the diagonal
-on, which XLA computes for all particles at once; a larger one is an array, whose rotations are a loop.
+R^T R is the sum of the rows' products. In float32 R holds twice as many digits as that sum, which would be useless for
+data far from zero. A factor with few columns is a tuple of rows, which XLA computes for all particles at once; a larger
+one is an array, whose rotations are a loop.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def empty(num_rows: int, num_columns: int) -> Factor:
 
 
 def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
-    """The factor after more rows, each of which is rotated into it until nothing is left."""
+    """The factor after more rows, each rotated into it."""
     if isinstance(R, tuple) and len(rows) <= _MOST_NUMBERS:
         for row in rows:
             R = _with_row(R, list(row))
@@ -53,9 +53,9 @@ def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
 
 
 def scale_of_sum(*scales: Float[Array, "d _"]) -> Float[Array, "d d"]:
-    """Lower triangular scale of the sum of independent vectors with these scales: rotated together, never squared.
+    """Lower triangular scale of the sum of independent vectors with these scales, by rotations, without squares.
 
-    In float32 a square of a vague law's scale would leave nothing of a small noise.
+    In float32 the square of a large scale would leave nothing of a small noise.
     """
     dim = scales[0].shape[0]
     return dense(add_rows(empty(dim, dim), [list(column) for scale in scales for column in scale.T])).T
@@ -100,7 +100,7 @@ def list_of_rows(R: Factor) -> list[list[Any]]:
 
 
 def solve(R: Factor, b: Sequence[Any]) -> list[Float[Array, ""]]:
-    """The x for which R x = b, R without its columns beyond the square."""
+    """The x with R x = b, for the square part of R."""
     if not isinstance(R, tuple):
         return list(solve_upper(R[:, : R.shape[0]].T, _together(b, R.dtype)))
     x: list[Any] = []
@@ -110,7 +110,7 @@ def solve(R: Factor, b: Sequence[Any]) -> list[Float[Array, ""]]:
 
 
 def diagonal(R: Factor) -> list[Float[Array, ""]]:
-    """The numbers on the diagonal, which are not negative."""
+    """The numbers on the diagonal, which are at least zero."""
     return [row[0] for row in R] if isinstance(R, tuple) else list(jnp.diag(R))
 
 

@@ -1,4 +1,4 @@
-"""Filters: one step per observation, the same state and report for all."""
+"""Filters, one algorithm a file. All have the same form of state and of step report."""
 
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.extended_parameter import (

@@ -1,4 +1,4 @@
-"""Reading a log-likelihood between the nodes of a grid, by cubics, in the coordinates s of a box from -1 to 1."""
+"""Interpolates a log-likelihood between the nodes of a grid by cubics, in coordinates s from -1 to 1 of a box."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -19,29 +19,29 @@ LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old one
 
 
 class Around(NamedTuple):
-    """The nodes around G places, and the share of each in what is read there."""
+    """The nodes around G places, and their interpolation weights."""
 
     nodes: Int[Array, "G 4^P"]
     shares: Float[Array, "G 4^P"]
 
     def read(self, squeezed: Float[Array, " K"]) -> Float[Array, " G"]:
-        """By cubics, but nowhere far above all nodes around, as a cubic would be beside a cliff."""
+        """Interpolate by cubics, but never far above all nodes around, as a cubic would be beside a cliff."""
         values = squeezed[self.nodes]
         return jnp.minimum(jnp.sum(self.shares * values, axis=1), jnp.max(values, axis=1) + _ABOVE)
 
 
 class Between(NamedTuple):
-    """Reading between the nodes.
+    """Interpolation between the nodes.
 
     Attributes:
         nodes: s at the K nodes.
         at: s at the G points, a lattice.
-        around: the nodes that have a share in what is read at every point, and their shares.
+        around: the nodes with a weight at each point, and their weights.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same as `around` at other places.
-        corners: `corners(s)`, the 2^P nodes at the corners of the cell that each s lies in, and their shares in what is
-            linear there.
-        cell: how far apart the nodes are along every coordinate.
+        corners: `corners(s)`, the 2^P corner nodes of the cell that holds each s, and their weights in linear
+            interpolation.
+        cell: the distance between nodes along every coordinate.
         reach: how many posterior standard deviations a new box extends along every coordinate.
     """
 
@@ -60,7 +60,7 @@ class Between(NamedTuple):
         return expand(self.around.read(_squeezed(log_likelihood, top)), top, _SCALE)
 
     def read_at(self, log_likelihood: Float[Array, " K"], s: Float[Array, "M P"]) -> Float[Array, " M"]:
-        """Log L at each s, inside the box or outside, where it goes on straight from the edge, never up or for ever."""
+        """Log L at each s. Outside of the box it goes on linearly from the edge, but never upwards."""
         top = jnp.max(log_likelihood)
         squeezed = _squeezed(log_likelihood, top)
         inside, straight_on = (self.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
@@ -69,7 +69,7 @@ class Between(NamedTuple):
 
 
 def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Between:
-    """Reading between so many nodes, at so many points, on boxes that reach so far."""
+    """`Between` for given numbers of nodes and points, and the reach of boxes."""
     dim = len(counts)
     grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
     nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
@@ -104,11 +104,11 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
 def roughness(
     counts: tuple[int, ...], log_likelihood: Float[Array, " K"], log_prior: Float[Array, " K"]
 ) -> Float[Array, ""]:
-    r"""The noise in log L that its fourth differences along the grid tell of, where the posterior is.
+    r"""The noise in log L, from its fourth differences along the grid where the posterior is.
 
-    They vanish for a cubic, nearly so for a smooth likelihood on nodes less than a standard deviation apart, and have
-    the standard deviation :math:`\sqrt{1 + 16 + 36 + 16 + 1}\,\sigma` where every node errs for itself by
-    :math:`\sigma`. Zero where five nodes on end are more than the posterior covers.
+    They vanish for a cubic, and nearly so for a smooth likelihood on nodes less than a standard deviation apart. If
+    every node has an independent error :math:`\sigma`, they have the standard deviation
+    :math:`\sqrt{1 + 16 + 36 + 16 + 1}\,\sigma`. Zero if the posterior covers fewer than five nodes in a row.
     """
     values, weights = log_likelihood.reshape(counts), jax.nn.softmax(log_likelihood + log_prior).reshape(counts)
     found = jnp.zeros((), values.dtype)
@@ -125,6 +125,6 @@ def roughness(
 
 
 def _squeezed(log_likelihood, top):
-    """What cubics are laid through, in a branch of its own: XLA would fuse it into the reading, 4^P times a point."""
+    """The values that cubics interpolate, in a branch, because XLA would fuse it into each of the 4^P reads a point."""
     flat = jnp.all(log_likelihood == top)
     return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, _SCALE))

@@ -1,7 +1,7 @@
 """The bootstrap filter (Gordon, Salmond and Smith 1993; Erol et al. 2013, Algorithm 1), with theta known or not.
 
-Known theta: the model with theta put in, and nothing to learn. Unknown theta: SIR on the augmented state (x, theta),
-whose theta is drawn once and can only die out. Both are the parameter filter with a statistic that records nothing.
+With known theta there is nothing to learn. With unknown theta it is SIR on the augmented state (x, theta), whose values
+of theta are drawn once and can only die out. Both are the parameter filter with a statistic that records nothing.
 """
 
 from epf_jax.filters.extended_parameter import parameter_filter
@@ -30,7 +30,7 @@ def bootstrap_filter(
         proposal: how x_t is drawn; the transition by default.
         resample: the resampling scheme.
 
-    With theta known there is nothing to learn: the state's theta, and its summaries, are the empty dict.
+    With known theta, the state's theta and its summaries are the empty dict.
     """
     check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     proposal = bootstrap() if proposal is None else proposal

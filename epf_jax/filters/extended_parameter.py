@@ -13,10 +13,9 @@ Algorithm, for t = 1..T (Erol et al. 2013, Algorithms 2 and 3; Pitt and Shephard
     6. redraw        theta ~ p(theta | S)
 
 Departures from the paper's box: the update takes both x_{t-1} and x_t (the box names only x_{t-1}), and theta is
-resampled with S, without which a Metropolis-Hastings chain would go on from another particle's value. The redraw
-stands at the end of step t rather than at the start of step t+1, so that the state holds a draw from
-p(theta | x_0:t) for every surviving path; the cycle is the same. An observation that gives every particle zero weight
-is counted in `StepInfo` and then treated as missing.
+resampled with S; otherwise a Metropolis-Hastings chain would go on from another particle's value. The redraw is at the
+end of step t instead of the start of step t+1, so that the state holds a draw from p(theta | x_0:t) for every surviving
+path. An observation that gives every particle zero weight is counted in `StepInfo` and then treated as missing.
 """
 
 import warnings
@@ -83,18 +82,17 @@ def extended_parameter_filter(
             `epf.guided(q)`.
         resample: `epf.systematic`, `epf.multinomial`, ..., or `epf.when_ess_below(0.5, epf.systematic)`.
 
-    What is not given is chosen for the model, by these rules, the first that fits:
+    Parts that you do not give are chosen for the model, by the first rule that fits:
 
-    - statistic: `conjugate`, exact, where theta has a Gaussian prior and enters linearly with known Gaussian noise;
-      `conjugate_blocks`, exact, where variances, covariances, rates or probabilities have a conjugate prior and
-      everything else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, whose numbers are then not
-      there to check this on);
-      `linear_means`, exact, where all that theta enters is Gaussian with noise that is known or of theta alone, and a
-      mean linear in theta, or linear in the state and the inputs (noise of theta alone), whatever the prior;
+    - statistic: `conjugate` (exact) if theta has a Gaussian prior and enters linearly with known Gaussian noise;
+      `conjugate_blocks` (exact) if variances, covariances, rates or probabilities have a conjugate prior and everything
+      else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, where this cannot be checked);
+      `linear_means` (exact) if all terms with theta are Gaussian, their noise is known or depends on theta alone, and
+      their means are linear in theta, or linear in the state and the inputs, under any prior;
       `chebyshev` for one to three parameters; `assumed_density` for more.
-    - sampler: that of the statistic. With neither given, the exact draws of `conjugate`, `conjugate_blocks` and
-      `assumed_density`, the Gaussian proposals of `linear_means`; one population-scaled random-walk step for one
-      parameter, four for more, whose chains mix more slowly.
+    - sampler: that of the statistic. The defaults have exact draws (`conjugate`, `conjugate_blocks`,
+      `assumed_density`), Gaussian proposals (`linear_means`), or population-scaled random-walk steps: one for one
+      parameter, four for more.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
@@ -115,14 +113,14 @@ def storvik_filter(
     proposal: Proposal | None = None,
     resample: Resampler = systematic,
 ) -> Filter:
-    """Storvik's filter: exact sufficient statistics, and exact draws of theta where the statistic has them.
+    """Storvik's filter: exact sufficient statistics, and exact draws of theta if the statistic has them.
 
     Args:
         model: a model linear in theta with a Gaussian prior and known Gaussian noise, or one with unknown variances,
             regimes, rates or probabilities that is conjugate block by block, unless `statistic` is given.
         num_particles: N.
-        statistic: another exact statistic, such as `epf.separable(...)`; by default `epf.conjugate(model)` where it
-            fits, and otherwise `epf.conjugate_blocks(model)`.
+        statistic: another exact statistic, such as `epf.separable(...)`; by default `epf.conjugate(model)` if it fits,
+            otherwise `epf.conjugate_blocks(model)`.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
             `epf.bootstrap()`, which is Storvik's (2002) own.
         resample: the resampling scheme.
@@ -157,8 +155,8 @@ def particle_learning_filter(
     check_proposal(proposal, model)
     if proposal.look_ahead is None:
         raise ValueError(
-            f"proposal: particle learning resamples before it propagates, which takes a look-ahead weight, and "
-            f"{proposal.name} has none. Use epf.fully_adapted(model), or epf.extended_parameter_filter for this one."
+            f"proposal: particle learning needs a proposal with a look-ahead weight, and {proposal.name} has none. Use "
+            "epf.fully_adapted(model), or epf.extended_parameter_filter for this proposal."
         )
     statistic = default_statistic(model) if statistic is None else statistic
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
@@ -233,7 +231,7 @@ def propagate(key, proposal, model, theta, x_prev, y, u):
 
 
 def propagate_blindly(key, model, theta, x_prev, u):
-    """One draw of x_t for every particle from the transition, whatever y_t is."""
+    """One draw of x_t for every particle from the transition, without y_t."""
     return propagate(key, bootstrap(), model, theta, x_prev, None, u)
 
 
@@ -246,7 +244,7 @@ def _unless_impossible(weighings, y, new, S):
 
 
 def redraw(key, statistic, coordinates, S, theta, before):
-    """Every particle's theta drawn anew given its statistic, from where it stands."""
+    """Redraw every particle's theta given its statistic, starting from its current value."""
     if coordinates.dim == 0 or not statistic.moves:
         return theta, no_draw()
     spread = spread_of(coordinates, before)
@@ -284,17 +282,16 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
     warn_if_not_inspectable(model)
     if inspectable and not why_not_kalman(model):
         warnings.warn(
-            f"This model's {model.parameters.dim} parameters get epf.assumed_density(model), an approximation, which "
-            "may be off on every key alike. It is linear and Gaussian in x: epf.smc2_filter(model, 1000, max_steps=T, "
-            "inner=epf.kalman(model)) is exact, if slower. Give statistic=epf.assumed_density(model) to hear no more "
-            "of it.",
+            f"This model's {model.parameters.dim} parameters get epf.assumed_density(model), an approximation. The "
+            "model is linear and Gaussian in x: use epf.smc2_filter(model, 1000, max_steps=T, "
+            "inner=epf.kalman(model)), which is exact but slower, or give statistic=epf.assumed_density(model).",
             stacklevel=frames_to_user(),
         )
     return assumed_density(model)
 
 
 def check_statistic(statistic: Any, model: StateSpaceModel) -> None:
-    """Refuse what is no statistic, and one of another model, which would learn that one's theta."""
+    """Raise if it is not a statistic, or was built for another model."""
     if not isinstance(statistic, Statistic):
         raise TypeError(
             f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}."
@@ -302,6 +299,6 @@ def check_statistic(statistic: Any, model: StateSpaceModel) -> None:
         )
     if statistic.model is not None and statistic.model is not model:
         raise ValueError(
-            "statistic: it was built for another model. Build both with the same object, `model`; where another is "
-            "meant, say so: statistic._replace(model=model)."
+            "statistic: it was built for another model. Build both with the same object, `model`, or, if you mean "
+            "another, give statistic._replace(model=model)."
         )

@@ -1,4 +1,4 @@
-"""What every filter is, and is built from: `Filter`."""
+"""`Filter`, and `build_filter`, which every filter is built by."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -48,14 +48,14 @@ class Filter(NamedTuple):
         description: the algorithm and its parts, in words; what `print` shows.
         mesh: the devices that its particles are spread over, or None for one device.
         by_particle: a prefix of its states: True where leaves have a row for each particle, False elsewhere.
-        max_steps: the most observations that it has room for, or None where it keeps none.
-        waits: how many observations it gathers before theta is first estimated; 0 where none has to be gathered.
-        statistic: what its particles keep of their paths, where they keep a `Statistic`.
-        edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the box that the
-            filter confines theta to (the box's own coordinates, of which the k-th is the first that moves theta's k-th
-            along it), or None where it confines it to none but perhaps the statistic's.
-        roughness: `roughness(state)`, the noise that can be told from the log-likelihoods at the nodes of a grid of
-            theta, or None where there are none.
+        max_steps: the largest number of observations that it can keep, or None if it keeps none.
+        waits: how many observations it gathers before it first estimates theta; usually 0.
+        statistic: the `Statistic` that its particles keep, if any.
+        edge: `edge(state)`, for each coordinate the share of the posterior in the outer twentieth of the filter's own
+            box of theta (in the box's coordinates, of which the k-th is the first that moves theta's k-th), or None
+            without such a box.
+        roughness: `roughness(state)`, the noise of the log-likelihoods at the nodes of a grid of theta, or None without
+            nodes.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -92,7 +92,7 @@ def start_at(
     statistic_of: Callable,
     draw: Callable = sample_each,
 ) -> FilterState:
-    """The state before any observation for given parameters, a row for each particle: x_0 alone is drawn."""
+    """The state before any observation for given parameters, a row for each particle; only x_0 is drawn."""
     rows = (theta, jnp.arange(num_particles))
     x = draw(key, lambda theta, _: model.initial(theta), num_particles, *rows)
     x = x.astype(model.shapes.x.dtype)
@@ -120,8 +120,8 @@ def build_filter(
 ) -> Filter:
     """A `Filter` from the bare `init(key)` and `step(key, state, y, u)` of an algorithm.
 
-    Adds what every filter owes its user: the time index for a missing u, checks of the kinds and shapes of what comes
-    in, compilation, and particles spread over the devices of the resampler's mesh, if it has one.
+    Adds what all filters share: the time index if u is missing, checks of types and shapes, compilation, and particles
+    spread over the devices of the resampler's mesh, if it has one.
     """
     mesh = mesh_of(resample)
 
@@ -188,7 +188,7 @@ def _by_itself(turn: Callable) -> Callable:
 
 
 def check_state(state: Any, filter_: Filter) -> None:
-    """Refuse what is not a state of this filter."""
+    """Raise if it is not a state of this filter."""
     check_is_filters_state(state)
     expected, came = _shapes_of_state(filter_), jax.tree.map(jnp.shape, state)
     if came != expected:
@@ -205,7 +205,7 @@ def _shapes_of_state(filter_: Filter) -> Any:
 
 
 def check_filter_arguments(model: Any, num_particles: Any, resample: Any, *, learns: bool = True) -> None:
-    """Refuse wrong arguments common to all filters, by name; `learns` is whether theta is to be learned."""
+    """Check the arguments that all filters share; `learns` says whether theta is learned."""
     check_is_model(model)
     check_whole_number("num_particles", num_particles, hint="A thousand is a good start.")
     check_resampler(resample, num_particles)
@@ -240,9 +240,9 @@ def edge_of_box(model: StateSpaceModel, statistic: Statistic, state: FilterState
 
 
 def spread_of(coordinates: Parameters, state: FilterState) -> Population:
-    """Location and scale of the particles' theta, which samplers are tuned to: those of a state before the step.
+    """Location and scale of the particles' theta for samplers, from the state before the step.
 
-    An outlier may leave one survivor of the step, and copies of one theta have no spread to tune to.
+    An outlier may leave one survivor of the step, and copies of one theta have no spread.
     """
     z = jax.vmap(coordinates.to_vector)(state.theta)
     return population(z, state.log_weights, _POPULATION_FLOOR * coordinates.scale)

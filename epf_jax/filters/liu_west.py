@@ -1,4 +1,4 @@
-r"""Liu and West's filter: theta in the state, kept alive by a shrinking kernel (Liu and West 2001).
+r"""Liu and West's filter: theta in the state, moved by a shrinkage kernel (Liu and West 2001).
 
 Every step replaces theta by a draw from a kernel with the population's own mean and variance:
 
@@ -12,9 +12,9 @@ Algorithm, for t = 1..T:
     4. weigh        by p(y_t | x_t, theta), less the auxiliary weight
     5. [otherwise]  resample
 
-Liu and West's own kernel has the full covariance V, and their filter the auxiliary weights. What Erol et al. (2013) ran
-against the EPF perturbs each coordinate by its own standard deviation inside a plain SIR filter:
-`kernel=epf.coordinate_kernel, resample=epf.multinomial`. Either sticks for ever once V reaches zero. The kernel acts in
+Liu and West's own kernel has the full covariance V, and their filter has the auxiliary weights. Erol et al. (2013)
+compared the EPF with another version, which perturbs each coordinate by its own standard deviation inside a plain SIR
+filter: `kernel=epf.coordinate_kernel, resample=epf.multinomial`. Both stick for ever once V is zero. The kernel acts in
 unconstrained coordinates.
 """
 
@@ -67,9 +67,9 @@ def liu_west_filter(
         rho: shrinkage towards the mean; Liu and West's a = (3 delta - 1) / (2 delta). 1 never moves theta.
         kernel: the scale of the perturbation from the population: `epf.covariance_kernel` (Liu and West) or
             `epf.coordinate_kernel` (Erol et al. 2013).
-        auxiliary: whether particles are resampled on a look-ahead weight first, as in Liu and West (2001). The weight
-            takes x_t to be a point; where observations are precise against the transition's noise, as in SIN, that
-            misleads badly (`benchmarks/results/accuracy_sinusoid.json`), so it is off by default.
+        auxiliary: whether particles are first resampled by a look-ahead weight, as in Liu and West (2001). The weight
+            treats x_t as a point. If observations are precise compared with the transition's noise, as in SIN, that is
+            badly wrong (`benchmarks/results/accuracy_sinusoid.json`), so it is off by default.
         resample: the resampling scheme.
     """
     check_filter_arguments(model, num_particles, resample)
@@ -136,7 +136,7 @@ def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: 
 
 
 def _mean(d: Any) -> Array | None:
-    """Its mean, or None where it has none that is known."""
+    """The distribution's mean, or None if it is not known."""
     try:
         return d.mean
     except (AttributeError, NotImplementedError):  # a stand-in, or a numpyro family without one

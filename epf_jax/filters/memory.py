@@ -1,7 +1,7 @@
-"""What a filter keeps that goes back over the whole series now and then: every observation and input so far.
+"""The memory of filters that go back over the whole series: all observations and inputs so far.
 
-The buffers have a fixed length, `max_steps`. `run` refuses a series that they have no room for; a step beyond them is
-marked `overflowed` in its `StepInfo`, and from there on the filter weighs and resamples but moves theta no more.
+The buffers have a fixed length, `max_steps`. `run` raises an error for a longer series. A step beyond is marked
+`overflowed` in its `StepInfo`, and from there on the filter weighs and resamples, but no longer moves theta.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ def empty_memory(model: StateSpaceModel, max_steps: int) -> Memory:
 
 
 def remember(memory: Memory, t: Int[Array, ""], y: Array, u: Any) -> Memory:
-    """The memory with y and u in row t; beyond its last row it stays as it is."""
+    """The memory with y and u in row t; unchanged beyond its last row."""
     check_input(jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), memory.u), u)
 
     def put(rows, row):
@@ -51,7 +51,7 @@ def recall(memory: Memory, t: int | Int[Array, ""]) -> tuple[Array, Any]:
 
 
 def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, resample: Resampler) -> None:
-    """Refuse what a filter that remembers cannot work with, by name."""
+    """Raise for arguments that a filter with memory cannot work with."""
     check_model_learns(model, who)
     check_whole_number("max_steps", max_steps, hint="It is the most observations that the filter will be given.")
     require_inspectable(model, who)
@@ -59,7 +59,7 @@ def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, res
 
 
 def check_names_ancestors(who: str, resample: Resampler) -> None:
-    """Refuse a scheme that moves particles, in a filter that must know where each comes from."""
+    """Raise for a scheme that moves particles, in a filter that must know each particle's ancestor."""
     if moves_particles(resample):
         raise TypeError(
             f"resample: transport_resampling moves particles and chooses no ancestors, but {who} must know whose past "
@@ -68,7 +68,7 @@ def check_names_ancestors(who: str, resample: Resampler) -> None:
 
 
 def check_input(row: Any, u: Any) -> None:
-    """Refuse an input that what is kept, rows of these shapes and kinds, cannot hold."""
+    """Raise for an input whose shapes or dtypes differ from the remembered rows."""
     if not is_like(row, u):
         raise ValueError(
             f"inputs: the filter keeps inputs like the model's example_input, {kinds(row)}, but a row came as "

@@ -1,12 +1,11 @@
-r"""The node filter: one small filter of the state at each node of a grid of theta, the likelihood read between them.
+r"""The node filter: a small filter of the state at each node of a grid of theta, with the likelihood interpolated.
 
 For one to three parameters the likelihood L_t(theta) = p(y_1:t | theta) is a smooth function on a box. A filter with
-theta known estimates it at every node; the posterior at any theta is the prior times the likelihood, whose logarithm is
-read between the nodes by cubics (`between_nodes`). No theta is ever moved or resampled, and no path has to remember
-more than its last state, so that neither theta nor paths degenerate. The nodes' filters (`known_theta`) have some
-particles each, or none but sigma points. Particles share their random numbers between nodes, and are resampled in the
-order of the states (Malik and Pitt 2011), so that the estimates err alike and their differences, which the posterior is
-made of, hardly.
+known theta estimates it at every node. The posterior at any theta is the prior times the likelihood, whose logarithm is
+interpolated between the nodes by cubics (`between_nodes`). Theta is never moved or resampled, and paths need only their
+last state, so that neither degenerates. The nodes' filters (`known_theta`) have some particles each, or sigma points.
+Particles share their random numbers between nodes, and are resampled in the order of the states (Malik and Pitt 2011).
+So the estimates have similar errors, and their differences, which determine the posterior, are precise.
 
 Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even grid:
 
@@ -18,13 +17,12 @@ Algorithm, for t = 1..T, with nodes :math:`z_k = c + A s_k`, :math:`s_k` an even
                  inherit log L by interpolation, and the states of the nodes around
     4. report    the G points as particles, each with a state of the nearest node
 
-A new box reaches at most one cell beyond the old one, where log L goes on straight from the edge, and never up: what
-lies there is a guess. So an observation that drags the posterior out of the box for a while, as an outlier does, costs
-little, since the nodes remember log L where it comes back to; a posterior that leaves the box for good by many standard
-deviations is followed late, and the evidence of such steps is too low. The first box reaches five prior standard
-deviations to either side, and further near bounds: data that contradict the prior by more are such a case. The cost of
-a step does not depend on t. (A polynomial through Chebyshev points, exact where log L is one, errs all over a box with
-steep sides.)
+A new box reaches at most one cell beyond the old one, where log L is a guess: it goes on linearly from the edge, and
+never upwards. So an outlier that drags the posterior out of the box for a while costs little, because the nodes
+remember log L where the posterior comes back. A posterior that leaves the box for good by many standard deviations is
+followed late, and the evidence of such steps is too low. The first box reaches five prior standard deviations to either
+side, and further near bounds. The cost of a step does not depend on t. (A polynomial through Chebyshev points would be
+wrong all over a box with steep sides.)
 """
 
 import math
@@ -102,24 +100,23 @@ def node_filter(
         inner: `epf.kalman(model)`, for models that are linear and Gaussian in x, or `epf.sigma_points(model)`, for no
             particles but a Gaussian law of the state at each node: faster, and exact for linear models.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
-            11 x 11 x 11 for three by default. What the first observations say is read between nodes of the prior's
-            box, ten of its standard deviations wide, and remembered so: take more where the prior is wide, and the
-            likelihood not one smooth hill on it. Take more, too, along a parameter of which the data say little at some
-            values of another and much at others, as of the level of a volatility that hardly reverts: the box is as
-            wide as the widest of these posteriors, and the narrowest is to be read in it.
-        num_points: G, at how many points of a lattice the posterior is read; 128, 610 and 2048 for one, two and three
-            parameters by default. The filter's `num_particles`.
-        reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer,
-            where fewer than eleven nodes would be further than one apart.
-        num_looks: how often an observation may be taken: one that narrows the posterior to less than can be read
-            between the nodes is taken again, on a finer grid around it. Three do for an observation that says thirty
+            11 x 11 x 11 for three by default. The first observations are interpolated between nodes of the prior's box,
+            which is ten of its standard deviations wide: take more nodes if the prior is wide and the likelihood is not
+            one smooth hill. Take more, too, along a parameter that the data determine much better at some values of
+            another parameter than at others (such as the level of a volatility that hardly reverts).
+        num_points: G, the number of lattice points at which the posterior is read; 128, 610 and 2048 for one, two and
+            three parameters by default. This is the filter's `num_particles`.
+        reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer, if
+            nodes would otherwise be more than one standard deviation apart.
+        num_looks: how often an observation may be taken: if it narrows the posterior too much for the nodes, it is
+            taken again on a finer grid around it. Three are enough for an observation that says thirty
             times as much as all before it. In a batch (`epf.replicate`) every look costs as much as a step.
-        proposal: how the nodes' particles are drawn; by default `epf.fully_adapted(model)` where the model allows it,
-            and otherwise `epf.bootstrap()`, with draws spread evenly (`epf.quasi_random`) where they can be.
-        resample: how they are resampled; by default systematically in the order of the states (`epf.in_order`), where
-            they have at most six dimensions, and `epf.systematic` elsewhere.
+        proposal: how the nodes' particles are drawn; by default `epf.fully_adapted(model)` if the model allows it,
+            otherwise `epf.bootstrap()`, with evenly spread draws (`epf.quasi_random`) if possible.
+        resample: how they are resampled; by default systematically in the order of the states (`epf.in_order`) if they
+            have at most six dimensions, otherwise `epf.systematic`.
 
-    `StepInfo.ess` is G times the share of the nodes' particles that is effective, averaged over the posterior.
+    `StepInfo.ess` is G times the effective share of the nodes' particles, averaged over the posterior.
     """
     check_is_model(model)
     check_positive("reach", reach, "a positive number of posterior standard deviations")
@@ -188,7 +185,7 @@ def node_filter(
 
 
 def _health(coordinates, between, counts) -> dict[str, Any]:
-    """What diagnoses look at: the posterior's share at the box's edge, and the noise between the nodes."""
+    """For diagnosis: the posterior's share at the box's edge, and the noise between the nodes."""
 
     def edge(state):
         return jnp.exp(state.log_weights) @ (jnp.abs(between.at) > _OUTER)
@@ -201,13 +198,13 @@ def _health(coordinates, between, counts) -> dict[str, Any]:
 
 
 def _checked_points(num_points: int | None, dim: int) -> int:
-    """How many points the posterior is read at, or an error where they could not show it."""
+    """The number of points at which the posterior is read; raises if they are too few."""
     num_points = NUM_POINTS[dim] if num_points is None else num_points
     check_whole_number("num_points", num_points, hint="Some hundreds for every parameter are usual.")
     if num_points < LEAST_POINTS * dim:
         raise ValueError(
-            f"num_points: expected {LEAST_POINTS} at the least for each parameter, of which there are {dim}, "
-            f"got {num_points}: they are to show the posterior. Leave it out for {NUM_POINTS[dim]}."
+            f"num_points: expected at least {LEAST_POINTS} for each of the {dim} parameters, got {num_points}. Leave "
+            f"it out for {NUM_POINTS[dim]}."
         )
     return num_points
 
@@ -248,7 +245,7 @@ class _Taken(NamedTuple):
 
 
 def _take(coordinates, between, step, S):
-    """One step of every node's filter, and what is read between them."""
+    """One step of every node's filter, and the interpolated posterior."""
     filters, info = jax.vmap(step)(S.filters)
     collapsed = jnp.all(info.collapsed)
     lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
@@ -262,7 +259,7 @@ def _take(coordinates, between, step, S):
 
 
 def _look_closer(coordinates, between, inner, take, num_more, S):
-    """A step, and up to so many times the same on a finer grid, while the posterior is too narrow to be read."""
+    """A step, repeated on finer grids while the posterior is too narrow for the nodes, `num_looks` times at most."""
 
     def again(_, known):
         before, taken = known
@@ -284,19 +281,19 @@ def _look_closer(coordinates, between, inner, take, num_more, S):
 
 
 def _flattened(log_weights):
-    """Weights of a posterior that is wider, so that some points count, where but one or two may see it."""
+    """Weights of a flattened posterior, so that several points count if only one or two would."""
     log_weights = jax.lax.stop_gradient(log_weights)
     wider = jax.nn.log_softmax(log_weights / 4.0 ** jnp.arange(8.0)[:, None], axis=1)
     return wider[jnp.argmax((jax.vmap(ess)(wider) >= _SEEING).at[-1].set(True))]
 
 
 def _weigh(coordinates, between, S):
-    """Normalised weights of the G points, and the log of the box's mass, which they add up to."""
+    """Normalised weights of the G points, and the log of the box's mass, their sum."""
     return _weigh_by(coordinates, between, S, between.read(S.log_likelihood))
 
 
 def _weigh_by(coordinates, between, S, log_likelihood):
-    """The same, with log L at the points."""
+    """`_weigh` for given log L at the points."""
     z = S.centre + between.at @ S.axes.T
     log_p = log_likelihood + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
@@ -305,7 +302,7 @@ def _weigh_by(coordinates, between, S, log_likelihood):
 
 
 def _replace(coordinates, between, inner, taken):
-    """Nodes on the posterior's own axes, where it has become narrow or reaches the edge; their points' weights."""
+    """Nodes on the posterior's own axes if it has become narrow or reaches the edge; the weights of their points."""
     S, log_weights = taken.S, taken.log_weights
     edge = _mass_at_edge(between, log_weights)
     narrow = (jnp.prod(jnp.diag(taken.scale_tril) * between.reach) < _SMALLER) | _is_narrow(between, taken)
@@ -322,7 +319,7 @@ def _replace(coordinates, between, inner, taken):
 
 
 def _new_box(coordinates, between, taken, edge):
-    """Centre and axes of a box around the posterior, whether it is there for the edge's sake, and whether it exists."""
+    """Centre and axes of a box around the posterior, whether it was made because of the edge, and whether it exists."""
     # Where the nodes are carries no gradient: what is read between them depends on it by its error alone.
     centre, axes = jax.lax.stop_gradient((taken.S.centre, taken.S.axes))
     mean, narrower = centre + axes @ taken.mean, axes @ taken.scale_tril * between.reach
@@ -337,7 +334,7 @@ def _new_box(coordinates, between, taken, edge):
 
 
 def _moved(coordinates, between, inner, S, centre, axes):
-    """Nodes on another box: log L and the states from those of the nodes around."""
+    """Nodes on another box: log L and the states are interpolated from the nodes around."""
     old = jax.vmap(lambda s: solve_lower(S.axes, centre + axes @ s - S.centre))(between.nodes)
     values = between.read_at(S.log_likelihood, old)
     nodes, shares = between.corners(old)
@@ -359,12 +356,12 @@ def _spread(between, log_weights):
 
 
 def _is_narrow(between, taken):
-    """Whether the posterior is too narrow in some direction to be read, and would be wider on a box of its own."""
+    """Whether the posterior is too narrow for the nodes in some direction, and would be wider on a new box."""
     return jnp.any(jnp.diag(taken.scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
 
 
 def _closer(between, S, log_weights):
-    """A box around the posterior, of one cell and a half to either side at the least: it is known no better."""
+    """A box around the posterior that extends at least 1.5 cells to either side, the precision of the old grid."""
     mean, scale_tril = _spread(between, log_weights)
     least = jnp.maximum(1.5 * between.cell - between.reach * jnp.diag(scale_tril), 0.0)
     sides = scale_tril * between.reach + jnp.diag(least)
@@ -375,8 +372,8 @@ def _closer(between, S, log_weights):
 def _cut_back(old_centre, old_axes, centre, axes, limit):
     """The new box cut back to `limit` times the old one, side by side, and whether there is such a box.
 
-    In coordinates of the old box, from -1 to 1, the new one's axes are lower triangular, too: its k-th side is the
-    first that moves the k-th coordinate, and is cut back to the room that the sides before it have left.
+    In the old box's coordinates, from -1 to 1, the new axes are lower triangular, too: the k-th side is the first that
+    moves the k-th coordinate, and is cut back to the room that the sides before it have left.
     """
     at, B = solve_lower(old_axes, centre - old_centre), solve_lower(old_axes, axes)
     low, high = at, at  # how far the sides so far reach in each coordinate

@@ -6,8 +6,8 @@ EM maximises the expected log-likelihood of path and data. Where that is linear 
           + \text{const},
 
 the E-step is a running average of phi, and the M-step a maximum of :math:`\langle\psi(\theta), S\rangle`. Every
-statistic of this library that adds up has this form: `taylor` and `chebyshev` bring it to models that have no finite
-statistic of their own.
+additive statistic of this library has this form; `taylor` and `chebyshev` serve models that have no finite statistic of
+their own.
 
 Algorithm, for t = 1..T, with step sizes gamma_t:
 
@@ -17,11 +17,11 @@ Algorithm, for t = 1..T, with step sizes gamma_t:
                  b_ij in proportion to w_{t-1}(j) p(x_t(i) | x_{t-1}(j), theta)
     3. maximise  <psi(theta), sum_i w_t(i) S_t(i)>, by Newton steps from the theta of before
 
-The sum over all pairs costs O(N^2). By default it gives way to a few j for every i, drawn by Metropolis-Hastings moves
-that start from i's own ancestor, for O(N) a step (PaRIS, Olsson and Westerborn 2017, with the moves of Dau and Chopin
-2023 in place of its rejection sampling). The averages of ancestors alone would degenerate as paths do.
+The sum over all pairs costs O(N^2). By default a few j for every i are drawn instead, by Metropolis-Hastings moves that
+start from i's own ancestor, for O(N) a step (PaRIS, Olsson and Westerborn 2017, with the moves of Dau and Chopin 2023
+instead of rejection sampling). Averages over ancestors only would degenerate as paths do.
 
-What theta says of x_0 is left out: one term of t + 1, which the running average would soon forget.
+The term of x_0 is left out; it is one of t + 1, and the running average would soon forget it.
 """
 
 from collections.abc import Callable
@@ -78,29 +78,27 @@ def online_em(
     """Online EM: theta's maximum-likelihood estimate, the same in every particle. Its `sd` in the results is zero.
 
     Args:
-        model: the state-space model; its prior says where theta may lie, and counts for nothing else: within five
-            standard deviations of its centre, and further towards bounds, by the default statistics; six by
-            `epf.taylor` of a density that is not Gaussian, given as `statistic`. `results.diagnose()` of a run with
-            `diagnostics=True` tells of an estimate at the end of these.
+        model: the state-space model. Its prior only limits theta: to five standard deviations from its centre, and
+            further towards bounds (six with `epf.taylor` of a density that is not Gaussian). `results.diagnose()` of a
+            run with `diagnostics=True` reports an estimate at such a limit.
         num_particles: N.
-        statistic: one that adds up over the path: `epf.conjugate_blocks(model)`, `epf.taylor(model, order)`,
+        statistic: an additive statistic: `epf.conjugate_blocks(model)`, `epf.taylor(model, order)`,
             `epf.taylor_log_density(model, order)`, `epf.separable(...)`, `epf.chebyshev(model, shrink=None)`. By
-            default `conjugate_blocks` where it fits and `taylor(model, 1)` where means are linear in theta and noise
-            is known or of theta alone: both are exact. Elsewhere `chebyshev` with many nodes for one to three
-            parameters, and `epf.taylor(model, 2)` about the start for more, which is rough where the terms are not
-            Gaussian and the start is far off: begin near the maximum.
-        theta: where to start; the prior's centre by default.
-        num_backward: how many particles of the step before are drawn for each of the next; None sums over all, in
-            O(N^2). Two are enough for a variance that does not grow with t, one is not (Olsson and Westerborn 2017).
-        step_size: `step_size(t)`, gamma_t, between 1/t and 1; t^-0.6 by default, which forgets a bad start, and leaves
-            the last estimate scattered by more than the maximum's standard error: average `results.theta.mean` over the
-            later half of the series (Polyak and Ruppert).
+            default `conjugate_blocks` if it fits, or `taylor(model, 1)` if means are linear in theta and noise is known
+            or depends on theta alone: both are exact. Otherwise `chebyshev` with many nodes for one to three
+            parameters, and `epf.taylor(model, 2)` about the start for more, which is rough if terms are not Gaussian
+            and the start is far off: start near the maximum.
+        theta: the start; the prior's centre by default.
+        num_backward: how many particles of the last step are drawn for each particle; None sums over all, in O(N^2).
+            With two the variance does not grow with t, with one it does (Olsson and Westerborn 2017).
+        step_size: `step_size(t)`, gamma_t, between 1/t and 1. The default t^-0.6 forgets a bad start, but the last
+            estimate scatters by more than the maximum's standard error: average `results.theta.mean` over the second
+            half of the series (Polyak and Ruppert).
         wait: how many observations to gather before the first maximisation.
         proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it.
         resample: the resampling scheme.
 
-    `log_evidence` is the sum of log p(y_t | y_1:t-1, theta_{t-1}): a score of one-step-ahead predictions, of which none
-    has seen its own observation.
+    `log_evidence` is the sum of log p(y_t | y_1:t-1, theta_{t-1}), a score of one-step-ahead predictions.
     """
     check_filter_arguments(model, num_particles, resample)
     step_size = (lambda t: t**-0.6) if step_size is None else step_size
@@ -162,7 +160,7 @@ def online_em(
 
 
 def _as_sums(zero: Any, state: FilterState) -> FilterState:
-    """The state with statistics as the others have them, which do not begin at zero."""
+    """The state with additive statistics that begin at zero."""
     return state._replace(S=jax.tree.map(jnp.add, zero, state.S))
 
 
@@ -202,14 +200,14 @@ def _over_some(key, num_backward, before, x, ancestors, log_backward, renewed) -
 
 
 def _log_likelihood(statistic: Statistic, zero: Any, S: Any, log_weights: Array) -> Callable:
-    """Of z, by the mean of all particles' statistics: their density without the prior's."""
+    """The log-likelihood of z by the mean of all particles' statistics, without the prior."""
     mean = jax.tree.map(lambda leaf: jnp.tensordot(jnp.exp(log_weights), leaf, axes=1), S)
     total, nothing = statistic.log_target(jax.tree.map(jnp.add, zero, mean)), statistic.log_target(zero)
     return lambda z: total(z) - nothing(z)
 
 
 def _climb(objective: Callable, low: Any, high: Any, z: Float[Array, " P"]) -> Float[Array, " P"]:
-    """Z after a few Newton steps uphill between low and high, each of the best length of several, none among them."""
+    """The z after a few uphill Newton steps between low and high, each of the best of several lengths."""
     # What is read between nodes has a slope of zero, by its formula, at a node itself, where theta would stay for ever.
     beside = jnp.where(jnp.isfinite(high - low), _BESIDE * (high - low), 0.0)
 
@@ -237,7 +235,7 @@ def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic
 
 
 def _exact_sums(model: StateSpaceModel) -> Statistic | None:
-    """A statistic that is exact and adds up over the path, or None."""
+    """An exact additive statistic, or None."""
     if model.shapes.problem is not None:
         return None
     fitting = conjugate_blocks_if_fitting(model)
@@ -245,7 +243,7 @@ def _exact_sums(model: StateSpaceModel) -> Statistic | None:
 
 
 def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Array) -> tuple[Any, Any]:
-    """How far theta may be moved; a start outside of the statistic's box, whence no step would lead, is refused."""
+    """The limits of theta; raises if the start is outside of the statistic's box."""
     if statistic.box is None:
         return -jnp.inf, jnp.inf
     low, high = statistic.box(zero)
@@ -253,14 +251,14 @@ def _box_around(model: StateSpaceModel, statistic: Statistic, zero: Any, z: Arra
     if not isinstance(outside, jax.core.Tracer) and np.any(outside):
         ends = [model.parameters.to_theta(end) for end in (low, high)]
         raise ValueError(
-            f"theta: the start lies outside of what the statistic covers, {ends[0]} to {ends[1]}. Take a wider prior, "
+            f"theta: the start lies outside of what the statistic covers, {ends[0]} to {ends[1]}. Use a wider prior, "
             "or a statistic with a wider box, epf.chebyshev(model, shrink=None, box=(lowest, highest))."
         )
     return low + _MARGIN * (high - low), high - _MARGIN * (high - low)  # by rounding its edge may lie outside
 
 
 def _check_plan(model: StateSpaceModel, num_backward: Any, step_size: Any, wait: Any, resample: Resampler) -> None:
-    """Refuse what online EM cannot work with, by name."""
+    """Raise for arguments that online EM cannot work with."""
     check_model_learns(model, "online_em")
     check_names_ancestors("online_em", resample)
     check_whole_number("wait", wait, hint="Some dozens are usual.")
@@ -277,7 +275,7 @@ def _check_plan(model: StateSpaceModel, num_backward: Any, step_size: Any, wait:
 
 
 def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
-    """Refuse a statistic whose update is not an addition that does not depend on what was there before."""
+    """Raise for a statistic whose update does not simply add a term."""
     if not isinstance(statistic, Statistic):
         raise TypeError(f"statistic: expected a Statistic such as epf.taylor(model, order=7), got {statistic!r}.")
     advice = (

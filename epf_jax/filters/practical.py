@@ -1,7 +1,7 @@
 r"""The practical filter: a window of recent states refreshed by Gibbs sampling (Polson, Stroud and Müller 2008).
 
-Every particle is a Markov chain of its own. It keeps theta, the last L states, the state just before them, and a
-statistic S of what left the window, which is never revised:
+Every particle is its own Markov chain. It keeps theta, the last L states, the state just before them, and a statistic S
+of all states that left the window, which never changes afterwards:
 
 .. math:: p(\theta, x_{t-L+1:t} \mid x_{t-L}, S, y_{t-L+1:t}) \;\propto\; p(\theta \mid S)
           \prod_{s=t-L+1}^t p(x_s \mid x_{s-1}, \theta)\, p(y_s \mid x_s, \theta) .
@@ -14,19 +14,23 @@ Algorithm, for t = 1..T:
                   x_{t-L+1:t} given x_{t-L}, theta and y_{t-L+1:t}
                   theta       given S and the statistic of the window's states
 
-The cost of a step does not depend on t, and particles never meet: there is no resampling, and paths do not coalesce.
-What is approximate is that x_{t-L} was last drawn without a look at y_t, y_{t+1}, ...: neither at what they say of it
-through the states between, for which a window of some memory lengths makes up, nor at what they say of it through
-theta, for which only a much longer one does: states that left while theta was little known keep its posterior too wide
-for good. Precise observations, which leave little to say, make both small; otherwise compare lags. As long as t < L
-nothing has left, and the chains have the posterior itself, as far as a few sweeps an observation let them mix: a theta
-that is tied to a state, as the mean of x_0 to an x_0 of little noise, and that one to it, moves by little a sweep, and
-is kept near its prior when the state leaves. More sweeps and a longer window help.
+The cost of a step does not depend on t. There is no resampling, so paths do not coalesce. The approximation is that
+x_{t-L} was last drawn without y_t, y_{t+1}, ... This has two effects:
+
+- Later observations say something about x_{t-L} through the states between. A window of a few memory lengths makes up
+  for that.
+- They also say something about it through theta. Only a much longer window makes up for that: states that left while
+  theta was hardly known keep its posterior too wide for good.
+
+Both effects are small if observations are precise; otherwise compare lags. As long as t < L nothing has left, and the
+chains have the exact posterior, as far as they mix in a few sweeps per observation. A theta that is tied to a single
+state, such as the mean of x_0, mixes slowly, and stays near its prior when that state leaves. More sweeps and a longer
+window help.
 
 Departures: Polson, Stroud and Müller draw the window by the forward filter and backward sampler of a linear (or
-mixture of linear) model; here it is one sweep of conditional SMC with ancestor sampling (`conditional.py`), for any
-model. Any of the library's statistics serves, approximate ones too. An observation that every particle rules out
-is counted in `StepInfo` and then treated as missing.
+mixture of linear) model; here it is one sweep of conditional SMC with ancestor sampling (`conditional_smc.py`), for any
+model. Any statistic of the library can be used, also approximate ones. An observation that every particle rules out is
+counted in `StepInfo` and then treated as missing.
 """
 
 from typing import Any, NamedTuple
@@ -56,8 +60,8 @@ from epf_jax.statistics.statistic import check_model_learns, check_statistic_mov
 class Window(NamedTuple):
     """What a particle keeps: its last states, with their observations and inputs, and a statistic of those before.
 
-    The observations and inputs are the same for all particles; they travel with each, so that one particle stands
-    alone. While t < L the rows of times before 0 hold copies of x_0, which nothing looks at.
+    Each particle has its own copy of the observations and inputs. While t < L the rows of times before 0 hold copies of
+    x_0, which are not used.
 
     Attributes:
         S: the statistic of the path up to x_{t-L}.
@@ -75,7 +79,7 @@ class Window(NamedTuple):
 
     @property
     def observed(self) -> Float[Array, "L *y"]:
-        """The observations as they came, NaN where missing."""
+        """The observations, with NaN where missing."""
         return jnp.where(self.seen, self.y, jnp.nan)
 
 
@@ -98,18 +102,18 @@ def practical_filter(
         model: the state-space model; one that reads inputs needs `example_input`.
         num_particles: N.
         lag: L, the number of states in the window.
-        num_sweeps: Gibbs sweeps per observation. Each particle must find its way from the posterior of t - 1 to that of
-            t in so many.
+        num_sweeps: Gibbs sweeps per observation, in which each particle must move from the posterior of t - 1 to that
+            of t.
         num_path_particles: particles of the conditional SMC that refreshes a window, at least two.
-        statistic: what each particle keeps of what left its window; chosen as for `extended_parameter_filter`.
+        statistic: what each particle keeps of the states that left its window; chosen as for
+            `extended_parameter_filter`.
         sampler: how theta is drawn given the statistics; the statistic's own by default.
-        proposal: how states are drawn: `epf.fully_adapted(model)` where the model allows it, `epf.bootstrap()`
-            elsewhere.
+        proposal: how states are drawn; by default `epf.fully_adapted(model)` if the model allows it, otherwise
+            `epf.bootstrap()`.
 
-    The weights are equal, always. `ess` is that of p(y_t | x_{t-1}, theta) over the particles: how far an observation
-    takes them from where they were. `log_evidence` adds up the logarithms of those densities' means over the particles,
-    each density estimated with one draw of x_t where the proposal does not know it. It tends with N to the evidence
-    that the chains' own distributions of (theta, x_{t-1}) predict, is as approximate as these are, and is not unbiased.
+    Weights are always equal. `ess` is that of p(y_t | x_{t-1}, theta) over the particles: it shows how surprising an
+    observation is. `log_evidence` sums the logarithms of the means of these densities, each estimated with one draw of
+    x_t if the proposal does not know it. For large N it is as approximate as the chains, and it is not unbiased.
     """
     check_filter_arguments(model, num_particles, systematic)
     check_model_learns(model, "practical_filter")
@@ -183,7 +187,7 @@ def _leave(key, statistic, window, theta, log_weights, time):
 
 
 def _with_window(key, statistic, window, theta, t):
-    """Every particle's statistic of its whole path: what left, and the window's own states."""
+    """Every particle's statistic of its whole path: the states that left, and those of the window."""
     lag = window.x.shape[1] - 1
     x, y, u = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (window.x, window.observed, window.u))
 
@@ -196,7 +200,7 @@ def _with_window(key, statistic, window, theta, t):
 
 
 def _add(key, statistic, S, theta, x_prev, x, y, u, time):
-    """Every particle's statistic with one more state; the path begins anew with x_0, and before it there is nothing."""
+    """Every particle's statistic with one more state; with x_0 it begins anew."""
 
     def begin():
         return jax.vmap(statistic.init)(x)
@@ -211,7 +215,7 @@ def _add(key, statistic, S, theta, x_prev, x, y, u, time):
 def _extend(key, key_blind, model, proposal, state, y, u):
     """A first x_t for every particle, and the weighing of y_t by p(y_t | x_{t-1}, theta), estimated with it.
 
-    Where every particle rules y_t out, x_t is drawn without a look at it.
+    If every particle rules y_t out, x_t is drawn without it.
     """
     theta, x_prev = state.theta, state.x
     x = propagate(key, proposal, model, theta, x_prev, y, u)

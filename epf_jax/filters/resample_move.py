@@ -1,12 +1,11 @@
 r"""Resample-move: SIR whose theta is moved given each particle's whole path (Gilks and Berzuini 2001).
 
-Every particle carries theta in its state, as SIR does. Now and then a move that leaves
+Every particle carries theta in its state, as in SIR. At random times a move that leaves
 
 .. math:: p(\theta \mid x_{0:t}, y_{1:t}) \propto p(\theta)\, p(x_0 \mid \theta) \prod_{s \le t}
           p(x_s \mid x_{s-1}, \theta)\, p(y_s \mid x_s, \theta)
 
-invariant gives copies of one theta values of their own. No statistic is needed, and none approximates: the density is
-evaluated along the path, which takes O(t).
+invariant separates copies of one theta. No statistic is needed: the exact density is evaluated along the path, in O(t).
 
 Algorithm, for t = 1..T:
 
@@ -17,14 +16,12 @@ Algorithm, for t = 1..T:
                 of the particle
 
 Moving at rate / t makes the cost per step constant on average. Paths are never copied: the genealogy is written once a
-step, O(N), and followed back from x_t to x_0 wherever a move evaluates a density. Paths coalesce as every particle
-filter's do: the far past of all of them is soon one path, on which all theta then depend. `run` writes the genealogy in
-place; `filter.step` on its own copies it at every call, unless its state is given away:
-`jax.jit(filter.step, donate_argnums=1)`.
+step, in O(N), and followed back from x_t to x_0 when a move evaluates a density. As in every particle filter, paths
+coalesce: soon all share one path in the far past, on which all theta then depend. `run` writes the genealogy in place;
+`filter.step` copies it at every call, unless its state is donated: `jax.jit(filter.step, donate_argnums=1)`.
 
-Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. Gradients in reverse mode are not
-available, since the loop over the past has no fixed length; with a sampler that takes gradients of its own, nor are
-those in forward mode.
+Under `vmap` (`replicate`) a step goes over the past if any of the runs moves. There are no gradients in reverse mode,
+because the loop over the past has no fixed length; and none in forward mode with a sampler that takes gradients itself.
 """
 
 from typing import Any, NamedTuple
@@ -51,7 +48,7 @@ from epf_jax.statistics import frozen
 
 
 class Genealogy(NamedTuple):
-    """The statistic S of resample-move: every generation of states, and who descends from whom.
+    """The statistic S of resample-move: every generation of states, and their ancestors.
 
     Attributes:
         x: generations x_0..x_t, in the first t + 1 rows.
@@ -80,16 +77,15 @@ def resample_move_filter(
     Args:
         model: the state-space model. One that reads inputs needs its `example_input`.
         num_particles: N.
-        max_steps: the most observations that the filter will be given: it keeps every generation of states. `run`
-            refuses a longer series; a step beyond is reported as `overflowed`, and theta is moved no more.
-        rate: all particles move at step t with probability min(1, rate / t), so that a step costs, on average, as much
-            as `rate` evaluations of one step's densities, however long the series; None moves at every step, which
+        max_steps: the largest number of observations: the filter keeps every generation of states. `run` raises an
+            error for a longer series. A step beyond is reported as `overflowed`, and theta no longer moves.
+        rate: all particles move at step t with probability min(1, rate / t), so that a step costs on average `rate`
+            evaluations of one step's densities, for any length of the series. With None they move at every step, which
             costs O(t).
-        num_moves: random-walk steps to a move.
-        sampler: another way to move theta, instead of a random walk: `epf.slice_sampler()`,
-            `epf.blackjax_sampler(blackjax.mala, step_size=0.7)`. Gradients that it asks for are taken forward along the
-            path, one pass for each parameter.
-        proposal: how x_t is drawn; by default `epf.fully_adapted(model)` where the model allows it, and otherwise
+        num_moves: random-walk steps of a move.
+        sampler: another way to move theta: `epf.slice_sampler()`, `epf.blackjax_sampler(blackjax.mala,
+            step_size=0.7)`. Its gradients are computed in forward mode along the path, one pass for each parameter.
+        proposal: how x_t is drawn; by default `epf.fully_adapted(model)` if the model allows it, otherwise
             `epf.bootstrap()`.
         resample: the resampling scheme.
     """
@@ -158,20 +154,20 @@ def resample_move_filter(
 
 
 def _moved_by(model: StateSpaceModel, num_moves: int, sampler: Sampler | None) -> tuple[Sampler, str]:
-    """The sampler of a move, and what it is called."""
+    """The sampler of a move, and its description."""
     if sampler is None:
         return random_walk(num_steps=num_moves), f"{num_moves} random-walk step{'s' if num_moves > 1 else ''}"
     if num_moves != 1:
         raise ValueError(
-            f"num_moves: {num_moves} random-walk steps to a move, and a sampler that takes none. Leave one of them "
-            "out; samplers take a number of steps of their own, epf.random_walk(num_steps=4)."
+            f"num_moves: {num_moves} random-walk steps do not go with a sampler. Give one of the two; samplers have "
+            "their own number of steps, epf.random_walk(num_steps=4)."
         )
     check_sampler(sampler, model.parameters)
     return sampler, f"{sampler.name} steps"
 
 
 def _of_spread(spread: Population, z: Float[Array, " P"]) -> Float[Array, ""]:
-    """A density as wide as the population, for runs that only move along: on the prior alone, NUTS would go far."""
+    """A density as wide as the population, for runs that do not move now: on the prior, NUTS would take long."""
     return -0.5 * jnp.sum(((z - spread.mean) / spread.sd) ** 2)
 
 

@@ -1,8 +1,8 @@
-r"""SMC^2: a particle filter over theta whose every particle runs a particle filter over x (Chopin et al. 2013).
+r"""SMC^2: a particle filter over theta in which every particle runs a particle filter over x (Chopin et al. 2013).
 
-N theta-particles are weighted by the likelihoods that their own inner filters estimate. When the weights have become
-uneven, theta is resampled and moved by particle marginal Metropolis-Hastings (PMMH), whose acceptance needs the
-likelihood of a new theta: its inner filter runs over y_1..y_t from the start, out of a memory of the observations.
+N theta-particles are weighted by the likelihoods that their inner filters estimate. When the weights have become
+uneven, theta is resampled and moved by particle marginal Metropolis-Hastings (PMMH). Its acceptance needs the
+likelihood of a new theta, whose inner filter runs over y_1..y_t from the start, with observations from a memory.
 
 Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
 
@@ -13,14 +13,15 @@ Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
                  new inner filter over y_1:t and accept with probability p(z') Z(theta') / p(z) Z(theta)
     5. exchange  when few moves were accepted: inner filters of twice the size over y_1:t, weighed by Z_new / Z_old
 
-Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). With Kalman's
-filter inside, likelihoods are no estimates, and 5. never happens: that is IBIS, iterated batch importance sampling
-(Chopin 2002). Departures: V is that of the particles before step t (see `spread_of`), and the exchange adds nothing to
-the evidence: the ratio that its weights average to is known to be one.
+Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). With Kalman
+filters inside, likelihoods are exact, and step 5 never happens: that is IBIS, iterated batch importance sampling
+(Chopin 2002).
+Departures: V is that of the particles before step t (see `spread_of`), and the exchange adds nothing to the evidence,
+because the expectation of its weights is known to be one.
 
 A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
-Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and every size of inner filter steps.
-Gradients of the results in reverse mode are not available: the loop over the past has no fixed length.
+Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and inner filters of every size step.
+There are no gradients in reverse mode, because the loop over the past has no fixed length.
 """
 
 from collections.abc import Callable
@@ -90,23 +91,24 @@ def smc2_filter(
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
-    """SMC^2: theta learned without approximation by any statistic, at a cost that grows with the series.
+    """SMC^2: learns theta without an approximate statistic, at a cost that grows with the series.
 
     Args:
         model: the state-space model. One that reads inputs needs its `example_input`.
-        num_particles: N, how many values of theta, each with its own inner filter.
-        max_steps: the most observations that the filter will be given: it remembers them all. `run` refuses a longer
-            series; a step beyond is reported as `overflowed`, and theta is moved no more.
+        num_particles: N, the number of values of theta, each with its own inner filter.
+        max_steps: the largest number of observations: the filter remembers all. `run` raises an error for a longer
+            series. A step beyond is reported as `overflowed`, and theta no longer moves.
         num_inner: particles of each inner filter at the start, 64 by default.
-        max_inner: how far their number may double, where few moves are accepted; 4 num_inner by default. Each size is
-            compiled on its own.
-        inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: no particles but the exact law of the
-            state for each theta. `epf.sigma_points(model)`, where the transition is not linear.
+        max_inner: the largest number of inner particles, which doubles if few moves are accepted; 4 num_inner by
+            default. Each size is compiled separately.
+        inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: the exact law of the state for each
+            theta, without particles. `epf.sigma_points(model)` if the transition is not linear.
         num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little.
         min_acceptance: the acceptance rate below which the number of inner particles doubles; 0.15 by default.
-        proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` where the model allows it, and
+        proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` if the model allows it,
             otherwise `epf.bootstrap()`.
-        resample: when and how theta is resampled; `epf.when_ess_below(0.5)` by default. Whenever it does, theta moves.
+        resample: when and how theta is resampled; `epf.when_ess_below(0.5)` by default. Theta moves after each
+            resampling.
     """
     resample = when_ess_below(0.5) if resample is None else resample
     check_filter_arguments(model, num_particles, resample)
@@ -170,7 +172,7 @@ def smc2_filter(
 def _rejuvenation(
     coordinates: Parameters, inner: InnerFilters, num_moves: int, min_acceptance: float
 ) -> Callable[..., Rejuvenated]:
-    """PMMH moves of every theta, and larger inner filters where few are accepted."""
+    """PMMH moves of every theta, and larger inner filters if few are accepted."""
     last_level = inner.num_levels - 1
 
     def move(key, theta, filters, level, spread, memory, num_steps):

@@ -1,4 +1,4 @@
-"""What every filter carries and reports: `FilterState`, `StepInfo`, and what is no state to go on from."""
+"""`FilterState` and `StepInfo`, which all filters carry and report, and checks of states."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from epf_jax.models.parameters import Theta
 
 
 class FilterState(NamedTuple):
-    """What the next step needs and nothing else. N particles along the first axis of x, theta and S.
+    """The state of a filter: N particles along the first axis of x, theta and S.
 
     Attributes:
         x: states x_t.
@@ -45,17 +45,17 @@ class FilterState(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """What one step reports.
+    """The report of one step.
 
     Attributes:
         ess: effective sample size of the weights before resampling.
         resampled: whether the step resampled.
         ancestors: for each particle, the row of the previous generation that it descends from.
-        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 where theta never moves, NaN at
-            steps that try no move, of filters that move it now and then or never mean to).
-        num_bad_weights: how many weights were NaN or +inf, and counted as zero; of filters inside of this one, the
-            share of theirs, times the number of particles.
-        num_bad_densities: how often theta's density was NaN where its sampler looked; theta never moves there.
+        acceptance: mean acceptance rate of the moves of theta (1 for exact draws, 0 if theta never moves, NaN at steps
+            without moves, for filters that move it at some steps or never).
+        num_bad_weights: how many weights were NaN or +inf, which count as zero; for inner filters, their share times
+            the number of particles.
+        num_bad_densities: how often theta's density was NaN in its sampler; theta never moves there.
         collapsed: whether every weight was zero; the particles and their old weights are then kept.
         log_increment: log p(y_t | y_1:t-1), estimated.
         overflowed: whether the observation came after the filter's `max_steps`; theta cannot be moved from there on.
@@ -80,7 +80,7 @@ class StepInfo(NamedTuple):
 
 
 def _are_numbers(tree: Any) -> bool:
-    """Whether all of it is known: neither traced, nor a prefix, a shape or a kind of something."""
+    """Whether all leaves are concrete arrays, neither traced nor abstract."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
     return all(isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
@@ -100,15 +100,15 @@ def strongly_typed(state: FilterState) -> FilterState:
 
 
 def typed_as(before: FilterState, state: FilterState) -> FilterState:
-    """The state, strongly typed, or an error where numbers went from one precision to another on the way."""
+    """The state, strongly typed; raises if a precision changed during the step."""
     state = strongly_typed(state)
     for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(state), strict=True):
         old_kind, new_kind = getattr(old, "dtype", None) or jnp.result_type(old), new.dtype
         if old_kind != new_kind:
             raise TypeError(
                 f"filter_: state{jax.tree_util.keystr(path)} went into the step as {old_kind} and came out as "
-                f"{new_kind}. Is jax_enable_x64 other than it was when model and filter were built, or is a number of "
-                "the model's of another precision? Set it first, then build both."
+                f"{new_kind}. Set jax_enable_x64 before you build the model and the filter, and use one precision in "
+                "the model."
             )
     return state
 
@@ -117,7 +117,7 @@ _CALLS = "step(key, state, y, u), epf.run(key, filter, y, state=state) and epf.s
 
 
 def check_is_state(state: Any, call: str = _CALLS) -> None:
-    """Refuse what is not a filter's state; `call` is what it was given to."""
+    """Raise if it is not a filter's state; `call` is the call that it was given to."""
     if not isinstance(state, FilterState):
         came = "an array" if isinstance(state, jax.Array) else type(state).__name__
         hint = f"Give {came.lower()}.final." if came in ("Results", "Chains") else f"The arguments are those of {call}."
@@ -128,12 +128,12 @@ def check_is_state(state: Any, call: str = _CALLS) -> None:
 
 
 def check_is_filters_state(state: Any) -> None:
-    """Refuse what no filter can go on from."""
+    """Raise if no filter can go on from this state."""
     check_is_state(state)
     if state.S is None:
         raise ValueError(
-            "state: these are the draws of Markov chains. epf.forecast goes on from them, but no filter: it would need "
-            "what its particles keep of their paths. Run the filter over the whole series."
+            "state: these are the draws of Markov chains, from which no filter can go on. Run the filter over the "
+            "whole series; epf.forecast works with these draws."
         )
 
 

@@ -1,4 +1,4 @@
-"""Inputs as they come from users: rows of numbers, one for each observation, or refused with a reason."""
+"""Checks the user's inputs and converts them to rows of numbers, one for each observation."""
 
 import decimal
 import numbers
@@ -16,7 +16,7 @@ _SHORT = 100_000  # steps; a longer series takes seconds, whoever counts them
 
 
 def input_arrays(inputs: Any, num_axes: int = 1) -> Any:
-    """The inputs as a pytree of arrays, of which the last of the first axes is time; told of where they lose digits."""
+    """The inputs as a pytree of arrays; the last of the first axes is time. Warns if they lose digits."""
     inputs = inputs_of(inputs) if isinstance(inputs, Series) else inputs
     inputs = columns_of(inputs) if is_table(inputs) else inputs
 
@@ -31,13 +31,13 @@ def input_arrays(inputs: Any, num_axes: int = 1) -> Any:
 
 
 def _is_column(part: Any) -> bool:
-    """Whether it is a list of numbers: of one column, then, and no pytree."""
+    """Whether it is a list of numbers, which is one column and not a pytree."""
     kinds = (numbers.Real, decimal.Decimal, type(None))
     return isinstance(part, list) and len(part) > 0 and all(isinstance(number, kinds) for number in part)
 
 
 def check_num_rows(rows: Any, lead: tuple[int, ...]) -> None:
-    """Refuse inputs that have not a row for each observation (of each series), or are NaN or infinite in one."""
+    """Raise for inputs without a row for each observation (of each series), and for NaN or infinite inputs."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         name = f"inputs{jax.tree_util.keystr(path)}"
         if leaf.shape[: len(lead)] != lead:
@@ -56,7 +56,7 @@ def check_num_rows(rows: Any, lead: tuple[int, ...]) -> None:
 
 
 def time_index(num_steps: int, x64: bool) -> np.ndarray:
-    """1, 2, ..., made once where it is short: a short run is to cost little beside its steps."""
+    """1, 2, ..., made once if it is short, so that short runs stay cheap."""
     return (_counted if num_steps <= _SHORT else _counted.__wrapped__)(num_steps, x64)
 
 

@@ -1,7 +1,7 @@
-"""The observed series: observations and inputs as users give them, made into arrays once, and trusted from there on.
+"""The observed series: checks the user's observations and inputs and makes arrays of them, once.
 
-Whatever takes a series (`run`, `replicate`, `fit`, chains, `smooth`, the oracles, the command line) asks
-`observed_series` for it, or `observed_batch` for several.
+All functions that take a series (`run`, `replicate`, `fit`, chains, `smooth`, the oracles, the command line) call
+`observed_series`, or `observed_batch` for several series.
 """
 
 import pathlib
@@ -25,13 +25,13 @@ from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
 
 
 class Observed(NamedTuple):
-    """A series as filters take it, checked.
+    """A checked series.
 
     Attributes:
-        values: the observations, time first, in the model's shape and the precision in force; NaN where missing.
-        inputs: a row for each observation; the time index where none were given.
+        values: the observations, time first, in the model's shape and the precision in use; NaN where missing.
+        inputs: a row for each observation; the time index by default.
         times: the time stamps of a `Series`, or None.
-        columns: the names of the components of one observation, where a `Series` had them.
+        columns: the names of the components of one observation, if a `Series` had them.
     """
 
     values: Float[Array, "T *y"]
@@ -44,8 +44,8 @@ class ObservedBatch(NamedTuple):
     """Several series of one length, or one series for several runs.
 
     Attributes:
-        values: the observations, with a leading axis of series where `many`.
-        inputs: a row for each observation, with a leading axis of series where `many_inputs`.
+        values: the observations, with a leading axis of series if `many`.
+        inputs: a row for each observation, with a leading axis of series if `many_inputs`.
         many: whether there is a series for each run.
         many_inputs: whether there are inputs for each run.
         shortest: the number of observations of the shortest series, before it was padded.
@@ -64,13 +64,14 @@ class ObservedBatch(NamedTuple):
 
 
 def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first: int | Array = 1) -> Observed:
-    """The series that y and inputs are, or an error that says what is wrong with them.
+    """The checked series; an error says what is wrong with y or inputs.
 
     Args:
-        model: what they are observations of.
+        model: the model of the observations.
         y: an array, lists of numbers, a table of pandas, polars or pyarrow, or a `Series`; an `Observed` is trusted.
-        inputs: a row for each observation: any pytree of what y may be; None for the time index, or the series' own.
-        first: the time index of the first observation, 1 but where a run goes on.
+        inputs: a row for each observation: any pytree of arrays, or a table; None for the time index, or the series'
+            own.
+        first: the time index of the first observation; 1, unless a run goes on.
     """
     if isinstance(y, Observed):
         return y
@@ -92,7 +93,7 @@ def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first
 def observed_batch(
     model: StateSpaceModel, y: Any, inputs: Any, num_runs: int, inputs_per_series: bool = False
 ) -> ObservedBatch:
-    """One series for all runs, or one for each, as y and inputs of `replicate` are; or an error."""
+    """One checked series for all runs, or one for each, from y and inputs of `replicate`."""
     _check_lengths(y)
     lengths = y.lengths if isinstance(y, Panel) else None
     many_inputs = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
@@ -124,7 +125,7 @@ def _rows_and_shape(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple
 
 
 def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]:
-    """The numbers as they were given, where these may have more digits, and in the precision in force."""
+    """The numbers as given, which may have more digits, and in the precision in use."""
     if holds_jax(y):
         values = numeric_array("y", y, _what_to_give(y))
         whole = getattr(values.dtype, "kind", "a key") in "iu" and not isinstance(values, jax.core.Tracer)
@@ -137,7 +138,7 @@ def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]
 def _checked(
     model: StateSpaceModel, given: np.ndarray | None, y: Array, shape: tuple[int, ...], num_axes: int
 ) -> Array:
-    """The observations, after a look at their kind, shape and values; the last of the first axes is time."""
+    """The observations, after checks of dtype, shape and values; the last of the first axes is time."""
     if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
@@ -164,7 +165,7 @@ _NEARER_ZERO = "Take something off all, y - y[0] say, and off the model's level"
 
 
 def _what_to_give(y: Any) -> str:
-    """What to do about a y that is no numbers."""
+    """Advice for a y that does not consist of numbers."""
     if isinstance(y, Mapping):
         return "A dict of columns is a table: epf.from_table(y, 'column') chooses what is observed."
     if isinstance(y, str | pathlib.PurePath):
@@ -175,7 +176,7 @@ def _what_to_give(y: Any) -> str:
 
 
 def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...], num_lead: int) -> str:
-    """What to do about observations of one more dimension than the model's, after so many axes of runs and times."""
+    """Advice for observations with one dimension more than the model's, after the axes of runs and times."""
     found = shape[num_lead:]
     if expected != () or len(found) != 1:
         return ""
@@ -188,7 +189,7 @@ def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...], num_lead: in
 
 
 def _warn_if_missing(y: Array) -> None:
-    """Tell of a series without a single value."""
+    """Warn of a series without a single value."""
     if isinstance(y, jax.core.Tracer) or y.dtype.kind in "iu":
         return
     values = np.asarray(y)
@@ -202,7 +203,7 @@ def _warn_if_missing(y: Array) -> None:
 
 
 def _with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
-    """The parts of what `from_table` and `panel` make; others may be given where these have no inputs."""
+    """The observations and inputs of a series or panel; inputs may be given if it has none."""
     if not isinstance(y, Series | Panel):
         return y, inputs
     if inputs is not None and y.inputs is not None:
@@ -214,7 +215,7 @@ def _with_own_inputs(y: Any, inputs: Any) -> tuple[Any, Any]:
 
 
 def _check_lengths(y: Any) -> None:
-    """Refuse a list of series of unequal length, which would make no array."""
+    """Raise for a list of series of unequal length."""
     if not isinstance(y, (list, tuple)) or isinstance(y, Series | Panel):
         return
     lengths = [np.shape(series)[:1] for series in y]
@@ -227,9 +228,9 @@ def _check_lengths(y: Any) -> None:
 
 
 def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
-    """Refuse what no density of the model's allows: infinite values, fractions of counts, some missing components.
+    """Raise for values that the model does not allow: infinite values, fractions of counts, some missing components.
 
-    And values outside of the support: of a series these are mistakes, not news to learn from.
+    Values outside of the support raise, too, because in a series they are mistakes.
     """
     expected, missing = model.shapes.y, np.isnan(y)
     if np.isinf(y).any():
@@ -258,6 +259,6 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
 
 
 def y_shape(model: StateSpaceModel) -> tuple[int, ...] | None:
-    """Shape of one observation, or None where the model cannot tell before it sees inputs."""
+    """Shape of one observation, or None if it is not known before there are inputs."""
     y = model.shapes.y
     return None if y is None else y.shape

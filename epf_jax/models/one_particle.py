@@ -27,8 +27,8 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
     """Shape and dtype of a draw from `function(*arguments)`, by abstract evaluation, and which leaves it reads.
 
     Args:
-        name: the function's, for messages.
-        call: how it is written.
+        name: the function's name, for messages.
+        call: how it is called, for messages.
         function: it returns a distribution.
         arguments: theta, and perhaps others, of which the last is u.
     """
@@ -63,13 +63,13 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
     if missed is not None:
         raise ValueError(
             f"{name}: it asks an array of shape {missed.shape} for entry {missed.at} of an axis with entries 0 to "
-            f"{missed.length - 1}. jax would give the nearest one and say nothing."
+            f"{missed.length - 1}. JAX would silently give the nearest entry: use an index inside the array."
         )
     return shapes[0], reads(program.jaxpr)
 
 
 def positive_leaves(function: Callable, *arguments: Any) -> list[tuple[str, int]]:
-    """Arguments of its distribution that must be positive, and are a leaf of theta as it stands: names, and leaves."""
+    """Arguments of the distribution that must be positive and equal a leaf of theta: their names, and the leaves."""
     names: list[str] = []
 
     def positive(arguments):

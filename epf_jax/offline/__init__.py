@@ -1,1 +1,1 @@
-"""What needs the whole series: chains, smoothing, hyper-parameters by gradient ascent."""
+"""Methods that need the whole series: Markov chains, smoothing, hyper-parameters by gradient ascent."""

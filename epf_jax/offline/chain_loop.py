@@ -1,15 +1,15 @@
-r"""Several chains in one compiled program, their proposals tuned to what all of them have seen while they warm up.
+r"""Runs several Markov chains in one compiled program, with proposals tuned to all of them during the warm-up.
 
-A kernel is `kernel(key, state, population, data) -> state, Draw`, of one chain. The population's covariance follows the
-chains (Haario, Saksman and Tamminen 2001; Andrieu and Thoms 2008), all of them together (Craiu, Rosenthal and Yang
-2009), with gains that diminish:
+A kernel is `kernel(key, state, population, data) -> state, Draw`, for one chain. The population's covariance adapts to
+the chains (Haario, Saksman and Tamminen 2001; Andrieu and Thoms 2008), to all of them together (Craiu, Rosenthal and
+Yang 2009), with diminishing gains:
 
 .. math:: \mu \leftarrow \mu + \gamma_i\,(\bar z - \mu), \qquad
           \Sigma \leftarrow \Sigma + \gamma_i\,\bigl(\overline{(z-\mu)(z-\mu)^T} - \Sigma\bigr), \qquad
           \gamma_i = (i + 10)^{-2/3}
 
-and is frozen when the warm-up ends: the draws that are kept come from chains with one fixed kernel. The scale is not
-tuned to an acceptance rate: with a noisy likelihood no step is short enough to be accepted at the rate of an exact one.
+It is fixed when the warm-up ends, so that all kept draws come from one fixed kernel. The scale is not tuned to an
+acceptance rate: with a noisy likelihood, no step is short enough to reach the rate of an exact one.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _PIECES = 50  # between which a progress bar moves
 
 
 class Draw(NamedTuple):
-    """What a kernel reports: theta's unconstrained coordinates, x_T, and what belongs to them."""
+    """One draw of a kernel: theta's unconstrained coordinates, x_T, and their diagnostics."""
 
     z: Float[Array, " P"]
     x: Float[Array, " *x"]
@@ -49,14 +49,14 @@ class Draw(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """Location and covariance of theta as the chains have seen them."""
+    """Location and covariance of theta, learned from the chains."""
 
     mean: Float[Array, " P"]
     covariance: Float[Array, "P P"]
 
 
 class Plan(NamedTuple):
-    """How many chains, how long, the quantile levels of what they find, and whether to show a progress bar."""
+    """Number and length of the chains, quantile levels, and whether to show a progress bar."""
 
     num_chains: int
     num_warmup: int
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 def check_plan(
     key: Any, num_chains: Any, num_warmup: Any, num_draws: Any, levels: Any, progress: Any
 ) -> tuple[PRNGKeyArray, Plan]:
-    """The key that the chains draw with, and what is planned, or an error."""
+    """The key and the plan, checked."""
     check_whole_number("num_chains", num_chains, least=2, hint="R-hat compares chains: four is a good start.")
     check_whole_number("num_warmup", num_warmup, hint="A thousand is a good start.")
     check_whole_number("num_draws", num_draws, least=4, hint="A few thousand is a good start.")
@@ -77,9 +77,9 @@ def check_plan(
 
 
 def scout(key: PRNGKeyArray, model: StateSpaceModel, y: Array, rows: Any, num: int) -> tuple[Array, Tuning]:
-    """Where the chains start: spread twice as wide as the posterior of one run of Liu and West's filter.
+    """The starts of the chains, spread twice as wide as the posterior of one run of Liu and West's filter.
 
-    That posterior is rough, and only tells the chains where to begin and how long their first steps should be.
+    That posterior is rough. It only serves for the starts and for the length of the first steps.
     """
     key_filter, key_start = jax.random.split(key)
     final = run_jitted(_scouts(model), (), False, None, False, key_filter, None, y, rows).final
@@ -106,16 +106,16 @@ def run_chains(
     plan: Plan,
     description: str,
 ) -> Chains:
-    """All chains through their warm-up and their draws, and what these say of theta and x_T.
+    """Run all chains through warm-up and draws, and return their results.
 
     Args:
         key: a random key.
-        model: whose theta they draw.
-        kernel: one step of one chain; one object for one algorithm, so that it is compiled once.
+        model: the model.
+        kernel: one step of one chain. Reuse the object, so that it is compiled once.
         states: the kernel's states, with a leading axis of chains.
-        tuning: where the population begins.
-        data: what the kernel is given at every step: the series, and the rows of its inputs.
-        plan: how many chains, how long, and what of them is shown.
+        tuning: the population at the start.
+        data: the series and the rows of its inputs, for the kernel.
+        plan: number and length of the chains, levels, progress bar.
         description: the algorithm in words.
     """
     total = plan.num_warmup + plan.num_draws

@@ -1,4 +1,4 @@
-"""`Chains`, what `epf.pmmh` and `epf.particle_gibbs` give: draws of theta and x_T, and the posterior that they make."""
+"""`Chains`, the result of `epf.pmmh` and `epf.particle_gibbs`: draws of theta and x_T, and their posterior."""
 
 import warnings
 from functools import partial
@@ -21,24 +21,23 @@ from epf_jax.running.records import Summary, summaries
 
 @jax.tree_util.register_static
 class Words(str):
-    """A text that is no leaf: what holds it can go through `jax.jit` and `jax.tree.map`."""
+    """A text that is not a leaf of a pytree, so that `jax.jit` and `jax.tree.map` accept what contains it."""
 
 
 class Chains(NamedTuple):
     """The posterior given a whole series, by several Markov chains after their warm-up.
 
     Attributes:
-        theta: summary of the parameters given y_1:T, in one row, so that `theta.mean["phi"][-1]` is the last posterior
-            mean, as of a filter's `Results`.
+        theta: summary of the parameters given y_1:T, in one row, so that `theta.mean["phi"][-1]` works as for a filter.
         x: summary of the state x_T given y_1:T, in one row.
-        draws: of theta, a pytree with the prior's structure whose leaves have shape (C, D, ...): C chains, D draws.
+        draws: draws of theta, a pytree with the prior's structure and leaves of shape (C, D, ...): C chains, D draws.
         last_states: the draws of x_T that belong to them.
-        log_likelihood: log p(y_1:T | theta) at every draw, as the particles of that draw estimated it: without bias
-            of the likelihood in PMMH; in particle Gibbs the path of the draw before is one of them.
+        log_likelihood: log p(y_1:T | theta) at every draw, as estimated by its particles: the likelihood without bias
+            in PMMH; in particle Gibbs one of the particles is the path of the last draw.
         acceptance: share of accepted moves of theta, for each chain (1 for exact draws).
-        rhat: rank-normalised split R-hat of every parameter (Vehtari et al. 2021): 1 where the chains agree.
-        ess: effective number of draws of every parameter, all chains together (bulk: of the normalised ranks).
-        num_collapsed: for each chain, particle filters in which every weight was zero at some step.
+        rhat: rank-normalised split R-hat of every parameter (Vehtari et al. 2021): 1 if the chains agree.
+        ess: effective number of draws of every parameter, over all chains (bulk: of the normalised ranks).
+        num_collapsed: for each chain, the number of particle filters in which every weight was zero at some step.
         levels: the quantile levels of the summaries.
         num_steps: T.
         description: the algorithm and its parts, in words.
@@ -70,11 +69,11 @@ class Chains(NamedTuple):
 
     @property
     def final(self) -> FilterState:
-        """The draws as equally weighted particles, for `epf.forecast` and `epf.smooth`; no filter goes on from them."""
+        """The draws as equally weighted particles, for `epf.forecast` and `epf.smooth`, but not for filters."""
         return _particles(self.draws, self.last_states, self.num_steps)
 
     def diagnose(self) -> Diagnosis:
-        """Whether the chains agree and are long enough, in plain words, and what to try."""
+        """Whether the chains agree and are long enough, and what to try."""
         return Diagnosis([*findings(self)])
 
     def plot(self, **options: Any) -> Any:

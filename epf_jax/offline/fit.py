@@ -1,14 +1,14 @@
-r"""Hyper-parameters by gradient ascent of the log-evidence, while theta is learned by the filter.
+r"""Learns hyper-parameters by gradient ascent of the log-evidence, while the filter learns theta.
 
     model_of = lambda h: epf.models.sinusoid(noise=h["noise"], observation_noise=h["sensor"])
     fitted = epf.fit(model_of, {"noise": 0.5, "sensor": 1.0}, y, support=dist.constraints.positive)
     fitted.hyper, fitted.results.theta.mean
 
-Every step runs the filter with fresh random numbers and follows the gradient of its log-evidence (empirical Bayes, or
-maximum likelihood where the prior is empty). Unless the filter says otherwise, draws are differentiated by their scores
+Every step runs the filter with new random numbers and follows the gradient of its log-evidence (empirical Bayes, or
+maximum likelihood if the prior is empty). The default filter differentiates draws by their scores
 (`epf.score_gradient`), with a fading memory (`epf.stop_gradient_resampling(memory=0.95)`): the gradient's variance
-grows no faster than the series, and no path's derivative can explode. Gradients many times as long as the usual one are
-shortened before the optimizer sees them.
+grows no faster than the series, and no path's derivative can explode. Gradients that are many times longer than usual
+are shortened before the optimizer gets them.
 """
 
 import itertools
@@ -52,12 +52,12 @@ class Fit(NamedTuple):
     """Learned hyper-parameters.
 
     Attributes:
-        hyper: the estimate: the mean of the last `patience` steps (of the second half, where that is less), in
-            unconstrained coordinates.
+        hyper: the estimate: the mean of the last `patience` steps in unconstrained coordinates, but of no more than the
+            second half of all steps.
         log_evidence: the filter's log-evidence at every step.
         trace: hyper before every step, a pytree like it with the steps along a leading axis.
-        stopped_early: whether no rise of the log-evidence was seen beyond its noise, before `num_steps` were spent.
-        num_lost: steps whose gradient was not finite, and was passed over.
+        stopped_early: whether the log-evidence stopped rising before `num_steps`.
+        num_lost: the number of steps that were skipped because their gradient was not finite.
         results: the filter's run with the estimate.
     """
 
@@ -102,20 +102,20 @@ def fit(
 
     Args:
         model_of: `model_of(hyper)`, the model; hyper may enter its prior and its functions in any way.
-        hyper: where to start: a pytree of numbers or arrays, weights of a neural network among them.
+        hyper: the start: a pytree of numbers or arrays, such as the weights of a neural network.
         y: the observations; NaN is a missing value.
-        key: a random key; that of seed 0 by default.
-        filter_of: `filter_of(model)`, the filter that learns theta; by default `epf.extended_parameter_filter` (or,
-            where the prior is empty, `epf.bootstrap_filter`) with `epf.score_gradient` of its own proposal and
-            `epf.stop_gradient_resampling(memory=0.95)`. That memory takes part of the gradient in the prior's own
-            hyper-parameters away: for these give one with memory 1, or `epf.node_filter`.
-        num_particles: of the default filter.
-        optimizer: any of optax's; `optax.adam(0.05)` by default.
-        num_steps: the most steps of the optimizer.
-        patience: every so many steps, stop if their mean log-evidence is not above that of as many before by twice its
-            standard error.
-        batch: filters per step, with keys of their own, whose gradients are averaged.
-        support: numpyro's constraints: one for all, or a pytree like hyper (None for a real number):
+        key: a random key; by default that of seed 0.
+        filter_of: `filter_of(model)`, the filter that learns theta; by default `epf.extended_parameter_filter` (or
+            `epf.bootstrap_filter` if the prior is empty) with `epf.score_gradient` of its own proposal and
+            `epf.stop_gradient_resampling(memory=0.95)`. That memory removes part of the gradient of the prior's
+            hyper-parameters: for these give a filter with memory 1, or `epf.node_filter`.
+        num_particles: the number of particles of the default filter.
+        optimizer: any optimizer of optax; `optax.adam(0.05)` by default.
+        num_steps: the largest number of steps.
+        patience: every `patience` steps, stop unless their mean log-evidence exceeds that of as many steps before by
+            twice its standard error.
+        batch: the number of filters per step, with different keys, whose gradients are averaged.
+        support: numpyro's constraints: one for all, or a pytree like hyper (None for a real number).
             `dist.constraints.positive` keeps scales above zero. Steps are taken in unconstrained coordinates.
         inputs: one row per observation, or None for the time index.
         remat_every: as in `run`, for long series.
@@ -130,7 +130,7 @@ def fit(
     check_signature("filter_of", filter_of, ("model",), returns="a filter")
     optimizer = optax.adam(0.05) if optimizer is None else optimizer
     if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"optimizer: expected one of optax's, such as optax.adam(0.05), got {brief(optimizer)}.")
+        raise TypeError(f"optimizer: expected an optimizer of optax, such as optax.adam(0.05), got {brief(optimizer)}.")
     to_hyper, z = _coordinates(hyper, support)
 
     def build(z):
@@ -168,7 +168,7 @@ def fit(
 
 
 def _warn_of_idle(felt: list[Any]) -> None:
-    """Tell of hyper-parameters that the log-evidence has not felt at any step: all of their gradients were zero."""
+    """Warn of hyper-parameters whose gradients were zero at every step."""
     at_any = jax.tree.map(lambda *leaves: np.any(np.stack(leaves)), *felt)
     idle = [name for name, at_all in named_leaves(at_any, "hyper") if not at_all]
     if idle:
@@ -192,7 +192,7 @@ class _Step(NamedTuple):
 def _ascend(
     loss: Callable, z: Any, optimizer: optax.GradientTransformation, key: PRNGKeyArray, batch: int
 ) -> Iterator[_Step]:
-    """Step after step without end."""
+    """Yield steps of the ascent without end."""
     optimizer = optax.chain(_shorten_outliers(), optimizer)
 
     @jax.jit
@@ -212,10 +212,10 @@ def _ascend(
 
 
 def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.GradientTransformation:
-    """Gradients no longer than so many times the usual one, the geometric mean of those before.
+    """Cut gradients to a multiple of the usual length, the geometric mean of those before.
 
-    One path that a small change of hyper throws far off makes a gradient many times as long as the others, and an
-    optimizer that scales its steps by past gradients would then stand still for a long time.
+    One path that a small change of hyper throws far off makes a gradient many times as long as the others. An optimizer
+    that scales its steps by past gradients would then stand still for a long time.
     """
 
     def init(z):
@@ -235,7 +235,7 @@ def _shorten_outliers(times: float = 5.0, memory: float = 0.9) -> optax.Gradient
 def _until_flat(
     ascent: Iterator[_Step], num_steps: int, patience: int, progress: bool
 ) -> tuple[list[_Step], int, bool]:
-    """Steps taken until the log-evidence has stopped rising, or all are spent; those that were lost are counted."""
+    """Take steps until the log-evidence stops rising or all are spent; counts lost steps."""
     steps: list[_Step] = []
     num_lost = lost_in_a_row = 0
     with tqdm(total=num_steps, unit="step", desc="compiling", disable=not progress) as bar:
@@ -277,7 +277,7 @@ def _default_filter(num_particles: int) -> Callable[[StateSpaceModel], Filter]:
 
 
 def _coordinates(hyper: Any, support: Any) -> tuple[Callable[[Any], Any], Any]:
-    """The map from unconstrained coordinates to hyper, and where it starts."""
+    """The map from unconstrained coordinates to hyper, and the start."""
     start = jax.tree.map(lambda leaf: numeric_array("hyper", leaf, "Give a pytree of numbers.", float), hyper)
     leaves, treedef = jax.tree.flatten(start)
     if not leaves:

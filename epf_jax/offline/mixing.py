@@ -1,4 +1,4 @@
-"""Whether chains can be believed: R-hat and ESS (Vehtari et al. 2021), and what is wrong, in plain words."""
+"""Diagnosis of chains: R-hat and ESS (Vehtari et al. 2021), and findings in words."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +17,10 @@ _LEAST_ACCEPTANCE = 0.02  # of a noisy random walk; the best is 0.07 (Sherlock e
 
 
 def rhat_and_ess(draws: Float[np.ndarray, "C D *d"]) -> tuple[Float[np.ndarray, " *d"], Float[np.ndarray, " *d"]]:
-    """R-hat and effective sample size of one parameter, by ranks, which infinite variances do not disturb.
+    """R-hat and effective sample size of one parameter, by ranks, so that infinite variances do no harm.
 
-    R-hat is the worse of two: that of the draws, and that of their distances from the median, which sees chains that
-    agree in location and differ in spread.
+    R-hat is the larger of two: that of the draws, and that of their distances from the median, which detects chains
+    that agree in location but differ in spread.
     """
     draws = np.asarray(draws, float)
     normal = _normal_scores(draws)
@@ -52,12 +52,12 @@ def pooled(draws: Float[np.ndarray, "C D *d"]) -> Float[np.ndarray, "CD *d"]:
 
 
 def moving(chains: Any) -> list[str]:
-    """The parameters that are not the same in all draws: a Cholesky factor has entries that nobody learns."""
+    """The parameters that vary over the draws: some entries of a Cholesky factor are constant."""
     return [name for name, draws in scalars(chains.draws, num_axes=2).items() if np.ptp(draws) != 0.0]
 
 
 def findings(chains: Any) -> Iterator[Finding]:
-    """Chains that lost their particles, that disagree, that hardly move, or whose draws are few."""
+    """Findings: chains that lost their particles, disagree, hardly move, or have too few effective draws."""
     num_chains, num_draws = chains.log_likelihood.shape
     names = moving(chains)
     rhat, ess = ({name: scalars(part)[name] for name in names} for part in (chains.rhat, chains.ess))

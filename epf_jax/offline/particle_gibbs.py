@@ -2,13 +2,14 @@ r"""Particle Gibbs with ancestor sampling (Lindsten, Jordan and Schön 2014): an
 
 For every draw:
 
-    1. theta   given the path x_0:T and y_1:T: drawn exactly from a statistic of the path where one fits, by steps of a
-               sampler on the path's own density elsewhere
-    2. path    given theta, y_1:T and the path as it is: one sweep of conditional SMC (`conditional.py`)
+    1. theta   given the path x_0:T and y_1:T: drawn exactly from a statistic of the path if one fits, otherwise by
+    steps
+               of a sampler on the path's own density
+    2. path    given theta, y_1:T and the current path: one sweep of conditional SMC (`conditional_smc.py`)
 
-Both leave p(theta, x_0:T | y_1:T) invariant, with any number of particles from two up; more of them forget the old
-path sooner. The path's density is exact, term by term (`terms.py`). A statistic that approximates the path's density,
-such as `taylor` or `chebyshev`, makes the chain as exact as itself, no more.
+Both leave p(theta, x_0:T | y_1:T) invariant for two particles or more; more particles forget the old path sooner. The
+path's density is exact (`path_terms.py`). With a statistic that approximates it, such as `taylor` or `chebyshev`, the
+chain is only as exact as the statistic.
 """
 
 from collections.abc import Callable
@@ -62,24 +63,24 @@ def particle_gibbs(
 ) -> Chains:
     """The posterior of theta given a whole series, by particle Gibbs with ancestor sampling.
 
-    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
-    `chains.rhat` and `chains.ess`.
+    The posterior mean is `chains.theta.mean["phi"][-1]`, as for a filter. The draws, R-hat and ESS are in
+    `chains.draws`, `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.
         model: the state-space model.
         y: the observations, in any form that `epf.run` takes; NaN is missing.
-        num_particles: of conditional SMC, at least two.
+        num_particles: the number of particles of conditional SMC, at least two.
         num_draws: draws that each chain keeps.
         num_warmup: draws before them, during which the sampler's scale is learned.
-        num_chains: chains, all in one program.
-        statistic: from which theta is drawn given the path. By default `epf.conjugate` or `epf.scale_mixture`, exact
-            draws, where the model allows them, and the path's own density elsewhere.
-        sampler: how theta is drawn from the path's own density (or from the statistic, if it is given): by default
-            `epf.slice_sampler()`, which needs no tuning. Without a statistic, giving a sampler asks for the path's own
-            density.
-        proposal: how states are drawn: `epf.fully_adapted(model)` where the model allows it, `epf.bootstrap()`
-            elsewhere.
+        num_chains: the number of chains, all in one program.
+        statistic: the statistic that theta is drawn from, given the path. By default `epf.conjugate` or
+            `epf.scale_mixture`, with exact draws, if the model allows one; otherwise the path's own density.
+        sampler: how theta is drawn from the path's own density, or from the given statistic; by default
+            `epf.slice_sampler()`, which needs no tuning. If you give a sampler but no statistic, the path's own density
+            is used.
+        proposal: how states are drawn; by default `epf.fully_adapted(model)` if the model allows it, otherwise
+            `epf.bootstrap()`.
         inputs: one row per observation, or None for the time index.
         levels: quantile levels of the summaries.
         progress: whether to show a progress bar.
@@ -128,13 +129,13 @@ def _check_of_one_path(statistic: Statistic) -> None:
     if statistic.box_follows:
         raise ValueError(
             f"statistic: the box of {statistic.name} follows a filter's particles, and here is one path. Leave the "
-            "statistic out: theta is then drawn from the path's own density, which needs none. (Or, "
-            "epf.chebyshev(model, shrink=None), where the prior is not much wider than the posterior.)"
+            "statistic out, or give epf.chebyshev(model, shrink=None) if the prior is not much wider than the "
+            "posterior."
         )
 
 
 def theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:
-    """`draw(key, theta, x, y, rows, population) -> theta, info`, and what it is called."""
+    """`draw(key, theta, x, y, rows, population) -> theta, info`, and its description."""
     if statistic is None and sampler is None:
         return _default_draw(model)
     if statistic is None:
@@ -167,7 +168,7 @@ def statistic_draw(statistic: Statistic) -> Callable:
 
 @lru_cache(maxsize=64)
 def path_density_draw(model: StateSpaceModel, sampler: Sampler) -> Callable:
-    """Theta drawn by a sampler from the path's own density: a statistic that keeps the path itself."""
+    """Theta drawn by a sampler from the path's own density."""
     terms, coordinates = path_terms(model), model.parameters
 
     def log_target(path):

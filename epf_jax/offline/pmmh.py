@@ -1,15 +1,15 @@
 r"""Particle marginal Metropolis-Hastings (Andrieu, Doucet and Holenstein 2010): an offline reference.
 
-A random walk over theta whose likelihood is a particle filter's estimate, carried with theta and never estimated again:
-the chain then has the exact posterior, whatever the number of particles. For every draw:
+A random walk over theta whose likelihood is a particle filter's estimate. The estimate is kept with theta and never
+computed again, so that the chain has the exact posterior for any number of particles. For every draw:
 
     1. propose  z' = z + 2.38 / sqrt(P) L e, e ~ N(0, I), L L^T the covariance learned in the warm-up
     2. estimate log p(y_1:T | theta') by a particle filter with theta' known and fresh random numbers; draw x_T' from
                 its particles
     3. accept   theta' and x_T' with probability min(1, p(z') p_hat(y | theta') / (p(z) p_hat(y | theta)))
 
-z are unconstrained coordinates. The step is not one of blackjax's random walks, whose states hold a position and its
-density: here an estimate and a draw of x_T travel with theta.
+z are unconstrained coordinates. blackjax's random walks do not fit, because an estimate and a draw of x_T go along with
+theta here.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from epf_jax.statistics.statistic import check_model_learns
 
 
 class _State(NamedTuple):
-    """Theta's coordinates, and what came with them: a draw of x_T from the particles, and their estimate."""
+    """Theta's coordinates, a draw of x_T from the particles, and the likelihood's estimate."""
 
     z: Float[Array, " P"]
     x: Float[Array, " *x"]
@@ -61,8 +61,8 @@ def pmmh(
 ) -> Chains:
     """The posterior of theta given a whole series, by particle marginal Metropolis-Hastings.
 
-    Its mean is `chains.theta.mean["phi"][-1]`, as of a filter; the draws, R-hat and ESS are in `chains.draws`,
-    `chains.rhat` and `chains.ess`.
+    The posterior mean is `chains.theta.mean["phi"][-1]`, as for a filter. The draws, R-hat and ESS are in
+    `chains.draws`, `chains.rhat` and `chains.ess`.
 
     Args:
         key: a random key.
@@ -72,11 +72,11 @@ def pmmh(
             of 1 to 2 from key to key (Doucet et al. 2015); that takes a number in proportion to T.
         num_draws: draws that each chain keeps.
         num_warmup: draws before them, during which the proposal's covariance is learned.
-        num_chains: chains, all in one program.
-        proposal: how that filter draws x_t; by default `epf.fully_adapted(model)` where the model allows it, and
-            otherwise `epf.bootstrap()`. Keep it: another is compiled anew.
-        filter_of: `filter_of(model)`, another filter to estimate the likelihood by, of the model with theta put in:
-            `lambda known: epf.bootstrap_filter(known, 500, resample=epf.in_order())`, say. Keep it, too.
+        num_chains: the number of chains, all in one program.
+        proposal: how that filter draws x_t; by default `epf.fully_adapted(model)` if the model allows it, otherwise
+            `epf.bootstrap()`. Reuse the object: a new one is compiled again.
+        filter_of: `filter_of(model)`, another filter for the likelihood, of the model with known theta, such as
+            `lambda known: epf.bootstrap_filter(known, 500, resample=epf.in_order())`. Reuse it, too.
         inputs: one row per observation, or None for the time index.
         levels: quantile levels of the summaries.
         progress: whether to show a progress bar.
@@ -98,8 +98,8 @@ def pmmh(
     example = returned("filter_of", check_filter, filter_at(model.parameters.to_theta(model.parameters.centre)))
     if example.model.parameters.dim:
         raise ValueError(
-            "filter_of: it returned a filter of another model than it was given. Theta is known in that one: build the "
-            "filter from it, lambda known: epf.bootstrap_filter(known, 500)."
+            "filter_of: it returned a filter of another model than its argument. Build the filter from the argument, "
+            "in which theta is known: lambda known: epf.bootstrap_filter(known, 500)."
         )
     y, rows = observed_series(example.model, y, inputs)[:2]
     key_start, key_chains = jax.random.split(key)

@@ -1,16 +1,15 @@
-r"""The past in hindsight: the law of all states given the whole series, :math:`p(x_{0:T} \mid y_{1:T})`.
+r"""Smoothing: the law of all states given the whole series, :math:`p(x_{0:T} \mid y_{1:T})`.
 
-A filter's states are given y_1:t, those that came before; its particles' paths have long coalesced, and cannot tell.
-Theta's particles can, so that paths are drawn anew, each for a theta of its own:
+A filter's states are given y_1:t, and the paths of its particles have coalesced. So paths are drawn again, each for its
+own theta:
 
     1. theta   drawn from the last particles by their weights, evenly
-    2. path    of a model that is linear and Gaussian in x, drawn from :math:`p(x_{0:T} \mid y_{1:T}, \theta)` itself
-               (`linear_paths.py`); of any other a first one, then sweeps of conditional SMC with ancestor sampling
-               (`conditional.py`), each of which leaves that law invariant (Lindsten, Jordan and Schön 2014)
+    2. path    if the model is linear and Gaussian in x, drawn exactly from :math:`p(x_{0:T} \mid y_{1:T}, \theta)`
+               (`linear_paths.py`); otherwise a first path, then sweeps of conditional SMC with ancestor sampling
+               (`conditional_smc.py`), which leave that law invariant (Lindsten, Jordan and Schön 2014)
 
-The law of theta is the filter's own. Sweeps come as near to the paths' as they forget the first one, and the share of
-paths that they renewed, at every t, says whether they did. All of the series is read in every sweep: this is a look
-back, at a cost that grows with it, and no part of filtering.
+The law of theta is the filter's. Sweeps are right once they have forgotten the first path; the share of paths that they
+renewed at every t shows whether they have. Every sweep reads the whole series, so the cost grows with it.
 """
 
 import warnings
@@ -51,10 +50,10 @@ class Smoothed(NamedTuple):
 
     Attributes:
         x: summary of x_1 .. x_T given y_1:T, a row for each observation, as in `Results`.
-        paths: draws of x_0 .. x_T, D of them, equally likely.
+        paths: D equally likely draws of x_0 .. x_T.
         theta: the parameters of each path.
-        renewed: the share of the paths that the sweeps drew anew, for x_0 .. x_T: near 1 where they forgot the first
-            path that they began with, and 1 where paths are drawn exactly.
+        renewed: the share of paths that the sweeps drew anew, for x_0 .. x_T. It should be near 1, and is 1 if paths
+            are drawn exactly.
         t: the time indices of x.
         levels: the quantile levels of x.
     """
@@ -107,21 +106,21 @@ def smooth(
     levels: tuple[float, ...] = DEFAULT_LEVELS,
     progress: bool = False,
 ) -> Smoothed:
-    """What the states x_0 .. x_T were, in the light of all observations: paths drawn for thetas of the posterior.
+    """The states x_0 .. x_T given all observations: paths drawn for thetas of the posterior.
 
     Args:
         key: a JAX random key.
         filter_: the filter that made the state, or its model.
-        state: after the last observation: `results.final` of a filter or of chains. (Of `online_em` its particles have
-            one theta, the estimate.)
-        y: all observations that it has seen, as they were given to `epf.run`; NaN is missing.
+        state: the state after the last observation: `results.final` of a filter or of chains. (In `online_em` all
+            particles have one theta, the estimate.)
+        y: all observations of the state, as they were given to `epf.run`; NaN is missing.
         inputs: their inputs, as they were given to `epf.run`.
-        num_paths: D, each with a theta of its own. The mean of x_t is known to its sd / sqrt(D), if theta is.
-        num_particles: of every sweep, at least two.
-        num_sweeps: by which every path is drawn anew.
-        proposal: how the sweeps draw states. By default there are none where the model is seen to be linear and
-            Gaussian in x (with inputs of its own, by its `example_input`), and paths are drawn exactly; elsewhere
-            `epf.fully_adapted(model)` where the model allows it, or `epf.bootstrap()`.
+        num_paths: D, each with its own theta. The Monte Carlo error of the mean of x_t is its sd / sqrt(D).
+        num_particles: the number of particles of every sweep, at least two.
+        num_sweeps: the number of sweeps for every path.
+        proposal: how the sweeps draw states. By default, paths are drawn exactly without sweeps if the model is linear
+            and Gaussian in x (with inputs, it needs an `example_input` for that). Otherwise
+            `epf.fully_adapted(model)` if the model allows it, or `epf.bootstrap()`.
         levels: quantile levels of the summary.
         progress: whether to show a progress bar.
     """
@@ -151,7 +150,7 @@ def smooth(
 
 @lru_cache(maxsize=64)
 def _path_of(model: StateSpaceModel, proposal: Proposal | None, num_particles: int, num_sweeps: int) -> Callable:
-    """`path(key, theta, y, rows) -> x, renewed`, of one theta; one object for the same parts, so compiled once."""
+    """`path(key, theta, y, rows) -> x, renewed` for one theta; the same object for the same parts, so compiled once."""
     if proposal is None and not why_not_kalman(model):
         return lambda key, theta, y, rows: (draw_linear_path(key, model, theta, y, rows), jnp.ones(len(y) + 1, bool))
     parts = (model, default_proposal(model) if proposal is None else proposal, num_particles)
@@ -183,7 +182,7 @@ def _summary(levels, paths):
 
 
 def _in_pieces(draw, keys, theta, size, progress):
-    """`draw` for so many paths at a time, all by one program: the last piece is filled up with paths of the first."""
+    """`draw` for many paths, piece by piece, with one program; the last piece is filled up with paths of the first."""
     num = len(keys)
     order = np.resize(np.arange(num), (-(-num // size), size))
     paths, renewed = [], []
@@ -204,24 +203,24 @@ def _at_once(num_paths: int, numbers_each: float, progress: bool) -> int:
 def _check_all_seen(state: FilterState, num_steps: int) -> None:
     if isinstance(state.t, jax.core.Tracer):
         raise TypeError(
-            "state: smooth looks at what it drew, and cannot be traced by jax.jit or jax.vmap. Call it alone."
+            "state: smooth cannot be traced by jax.jit or jax.vmap, because it checks its draws. Call it outside."
         )
     seen = int(state.t)
     if seen != num_steps:
         raise ValueError(
-            f"y: expected all {seen} observations that the state has seen, got {num_steps}. States are looked back on "
-            "from after the last of them: give smooth the series that was filtered, all of it."
+            f"y: expected all {seen} observations that the state has seen, got {num_steps}. Give the whole series that "
+            "was filtered."
         )
 
 
 def _warn_of_old_paths(renewed: Any) -> None:
-    """Tell where paths still are what they began as."""
+    """Warn if paths were hardly renewed."""
     least = np.asarray(renewed)
     if least.min() < _LEAST_RENEWED:
         warnings.warn(
-            f"At t = {int(np.argmin(least))} only {least.min():.0%} of the paths were drawn anew by the sweeps: what "
-            "is left there of the paths that they began with may be wrong. Give smooth more num_particles or "
-            "num_sweeps, or a proposal that looks at the data (epf.laplace, epf.guided).",
+            f"At t = {int(np.argmin(least))} only {least.min():.0%} of the paths were drawn anew by the sweeps, so "
+            "the states there may be wrong. Give smooth more num_particles or num_sweeps, or a proposal that looks at "
+            "the data (epf.laplace, epf.guided).",
             RuntimeWarning,
             stacklevel=frames_to_user(),
         )

@@ -1,8 +1,8 @@
-r"""A path redrawn given theta, the observations and the path as it is: conditional SMC with ancestor sampling.
+r"""Conditional SMC with ancestor sampling: redraws a path given theta, the observations and the current path.
 
-A particle filter in which the last particle is made to follow the path that is to be redrawn (Andrieu, Doucet and
-Holenstein 2010), its ancestors drawn anew at every step (Lindsten, Jordan and Schön 2014). One sweep leaves
-:math:`p(x_{1:L} \mid x_0, y_{1:L}, \theta)` invariant, with any number of particles from two up.
+A particle filter in which the last particle follows the current path (Andrieu, Doucet and Holenstein 2010), while its
+ancestors are drawn again at every step (Lindsten, Jordan and Schön 2014). One sweep leaves
+:math:`p(x_{1:L} \mid x_0, y_{1:L}, \theta)` invariant, for two particles or more.
 
 Algorithm, for s = 1..L, with weights w of the particles (x' is the old path, x the new particles):
 
@@ -11,10 +11,9 @@ Algorithm, for s = 1..L, with weights w of the particles (x' is the old path, x 
     3. condition   the last particle is x'_s, and its ancestor is drawn by w p(x'_s | x_{s-1}, theta)
     4. weigh       by p(x_s | x_{s-1}, theta) p(y_s | x_s, theta) / q(x_s), less the look-ahead weight
 
-Then one particle is drawn by w, and its ancestors are the new path. Ancestors by w and not by w g in 3: the look-ahead
-weight guides the draws of the other particles, and is no part of what the path's past is worth. Where components of x
-have no noise (lags), an ancestor joins if they are copies to half their digits (`densities.log_prob`), and so are those
-of the new path.
+Then one particle is drawn by w, and its ancestors are the new path. Step 3 draws by w and not by w g: the look-ahead
+weight only guides the draws of the other particles. If components of x have no noise (lags), an ancestor fits if these
+components are copies to half their digits (`densities.log_prob`), and so they are in the new path.
 """
 
 from typing import Any, NamedTuple
@@ -38,9 +37,9 @@ class Redrawn(NamedTuple):
 
     Attributes:
         x: the new path.
-        renewed: where it is no longer the old path.
-        log_evidence: log p(y_1:L | x_0, theta), estimated by the particles, the old path among them.
-        num_collapsed: steps at which every weight was zero.
+        renewed: where it differs from the old path.
+        log_evidence: log p(y_1:L | x_0, theta), estimated by all particles, including the old path.
+        num_collapsed: the number of steps at which every weight was zero.
     """
 
     x: Float[Array, "L *x"]
@@ -50,7 +49,7 @@ class Redrawn(NamedTuple):
 
 
 class _Generation(NamedTuple):
-    """The particles of one step, where they came from, and what the step added to the evidence."""
+    """The particles of one step, their ancestors, and the step's log-evidence."""
 
     x: Float[Array, "N *x"]
     ancestors: Int[Array, " N"]
@@ -77,18 +76,18 @@ def redraw_path(
         key: a random key.
         model: the model.
         proposal: how the particles' states are drawn.
-        num_particles: N, the path that is redrawn among them; at least two.
+        num_particles: N, including the current path; at least two.
         theta: the parameters.
-        x_before: the state before the stretch, which stays as it is.
+        x_before: the state before the stretch, which does not change.
         x: the states to redraw.
         y: their observations.
         u: their inputs, any pytree of arrays with L rows.
-        begins: rows that hold the model's initial state: drawn from `model.initial(theta)`, with no observation and
-            nothing before. The observation and the input of such a row are not looked at.
+        begins: the rows that hold the model's initial state, drawn from `model.initial(theta)`. Their observations and
+            inputs are ignored.
     """
     if is_quasi_random(proposal):
         raise ValueError(
-            f"proposal: a path is redrawn among independent draws, and those of a {proposal.name} proposal are not. "
+            f"proposal: redrawing a path needs independent draws, and those of a {proposal.name} proposal are not. "
             "Give the proposal without epf.quasi_random."
         )
     proposal = blind_to_missing(proposal)
@@ -123,7 +122,7 @@ def redraw_whole_path(
     y: Float[Array, "T *y"],
     u: Any,
 ) -> Redrawn:
-    """One sweep over x_0 .. x_T, x_0 redrawn with the rest."""
+    """One sweep over x_0 .. x_T, including x_0."""
     # A first row in which the path begins, whose y and u are not looked at.
     y, u = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), (y, u))
     return redraw_path(key, model, proposal, num_particles, theta, x[0], x, y, u, jnp.arange(len(y)) == 0)
@@ -138,9 +137,9 @@ def first_path(
     y: Float[Array, "T *y"],
     u: Any,
 ) -> Float[Array, "T+1 *x"]:
-    """A path to begin with: simulated without a look at the data, then redrawn once, so that none explodes.
+    """A first path: simulated without the data, then redrawn once, so that it does not explode.
 
-    Simulated by jax's own generator, which every distribution takes.
+    It is simulated with jax's own generator, which works with every distribution.
     """
     key_path, key_redraw = jax.random.split(threefry(key))
     x = simulate(key_path, model, theta, y.shape[0], inputs=u)[0]
@@ -148,7 +147,7 @@ def first_path(
 
 
 def _begin(model, theta):
-    """The first generation: draws of x_0, and the old path's own."""
+    """The first generation: draws of x_0, and x_0 of the old path."""
 
     def generation(cloud, log_weights, row):
         key, x_old, _, _ = row

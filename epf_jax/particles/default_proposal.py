@@ -1,4 +1,4 @@
-"""The proposal that a filter takes where none is given: chosen by looking at the model."""
+"""The default proposal of filters, chosen for the model."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from epf_jax.particles.proposals import Proposal, bootstrap, fully_adapted, why_
 
 @lru_cache(maxsize=256)  # one object for one model: what is built from it is compiled once
 def default_proposal(model: StateSpaceModel) -> Proposal:
-    """`fully_adapted` where the model allows it, `defensive` where its transition has heavy tails, else `bootstrap`."""
+    """`fully_adapted` if the model allows it, `defensive` if its transition has heavy tails, else `bootstrap`."""
     if not why_not_fully_adapted(model):
         return fully_adapted(model)
     return bootstrap() if why_not_defensive(model) else defensive(model)

@@ -4,14 +4,15 @@ r"""One filter whose particles are spread over many devices.
     filter_ = epf.extended_parameter_filter(model, 8_000_000, resample=epf.across_devices(mesh))
     results = epf.run(key, filter_, y)
 
-A filter's arithmetic is by particle or a sum over particles, and XLA divides both over the devices by itself; only
-resampling needs particles of other devices. So the resampling scheme says where the particles live:
+A filter works on each particle or sums over particles, and XLA divides both over the devices. Only resampling needs
+particles of other devices. So the resampling scheme says where the particles are:
 
 - `across_devices(mesh)`: systematic resampling of all particles together. Each device counts the offspring of its own
-  particles, given the others' total weights, and the particles then go round in a ring: device d keeps of each
-  block that passes what its own places descend from. No device ever holds them all.
-- `islands(mesh)`: each device resamples its own particles, and keeps its share of the weight. Only sums are exchanged,
-  until the shares are so uneven that few devices matter: then one step resamples across all.
+  particles, given the total weights of the others. Blocks of particles then go round in a ring, and each device keeps
+  the ancestors of its own places. No device ever holds all particles.
+- `islands(mesh)`: each device resamples its own particles and keeps its share of the weight. Only sums are exchanged.
+If
+  few devices hold the weight, one step resamples across all.
 
 Both leave the evidence unbiased. The mesh may span several processes (`jax.distributed`).
 """
@@ -45,7 +46,7 @@ from epf_jax.particles.weights import Weighing, uniform_log_weights, where_rows
 
 @dataclasses.dataclass(frozen=True)
 class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
-    """Systematic resampling of particles spread over the devices of a mesh, exact: as if they were on one device.
+    """Systematic resampling of particles spread over the devices of a mesh, exactly as on one device.
 
     Args:
         mesh: a mesh of one axis, `jax.make_mesh((8,), ("particles",))`; it must divide the number of particles.
@@ -57,7 +58,7 @@ class across_devices:  # noqa: N801  used as a function, as `when_ess_below` is
         object.__setattr__(self, "mesh", _divided_by_xla(self.mesh))
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> Selection:
-        """Each device's places filled from whichever device their ancestors live on."""
+        """Fill each device's places with their ancestors from any device."""
         axis, num = _axis(self.mesh), self.mesh.size
         u = jax.random.uniform(key, dtype=weighing.log_weights.dtype)
         n = weighing.log_weights.shape[0]
@@ -87,8 +88,8 @@ class islands:  # noqa: N801
 
     Args:
         mesh: a mesh of one axis; it must divide the number of particles.
-        exchange_below: resample across all devices when the effective number of islands, 1 / sum of squared shares of
-            the weight, is below this fraction of them; 0 never does.
+        exchange_below: resample across all devices if the effective number of islands, 1 / sum of squared shares of the
+            weight, is below this fraction of them; with 0, never.
         scheme: how each island resamples; `epf.systematic` by default.
     """
 
@@ -144,7 +145,7 @@ class islands:  # noqa: N801
 
 
 def mesh_of(resample: Any) -> Mesh | None:
-    """The mesh that a resampler, or the scheme inside it, spreads particles over; None where it does not."""
+    """The mesh over which a resampler, or the scheme inside it, spreads particles; None if it does not."""
     return next((layer.mesh for layer in layers(resample) if getattr(layer, "mesh", None) is not None), None)
 
 
@@ -161,7 +162,7 @@ def spread_particles(mesh: Mesh | None, tree: Any, by_particle: Any) -> Any:
 
 
 def _offspring(u: Array, w: Float[Array, " n"], total: int, axis: str) -> Int[Array, " n"]:
-    """How many offspring each particle and all before it, on this device and on those before it, have."""
+    """The cumulative number of offspring up to each particle, over this device and those before it."""
     counts = running_sum(whole_weights(w))
     sums = jax.lax.all_gather(counts[-1], axis)
     before = jnp.sum(jnp.where(jnp.arange(sums.shape[0]) < jax.lax.axis_index(axis), sums, 0), dtype=counts.dtype)
@@ -169,7 +170,7 @@ def _offspring(u: Array, w: Float[Array, " n"], total: int, axis: str) -> Int[Ar
 
 
 def _fetch(counts: Int[Array, " n"], particles: Any, local: int, axis: str, num: int) -> tuple[Any, Int[Array, " n"]]:
-    """The particles that this device's places descend from, and their numbers, as all blocks go round the ring."""
+    """The ancestors of this device's places, and their numbers, collected while all blocks go round the ring."""
     here = jax.lax.axis_index(axis)
     first_place = here * local
     ring = [(d, (d + 1) % num) for d in range(num)]
@@ -195,7 +196,7 @@ def _fetch(counts: Int[Array, " n"], particles: Any, local: int, axis: str, num:
 
 
 def _on_each(mesh: Mesh, function: Callable) -> Callable:
-    """`function` run by every device on its own rows; the first argument is the same for all."""
+    """`function`, run by every device on its own rows; the first argument is the same for all."""
     rows, shared = PartitionSpec(_axis(mesh)), PartitionSpec()
     # Without checks of what varies over the mesh: `jet` has no rules for them, and Pallas' kernels neither.
     return jax.shard_map(function, mesh=mesh, in_specs=(shared, rows, rows), out_specs=rows, check_vma=False)
@@ -206,7 +207,7 @@ def _axis(mesh: Mesh) -> str:
 
 
 def _divided_by_xla(mesh: Any) -> Any:
-    """The mesh with its axis left to XLA: `jax.make_mesh` makes one that wants every operation's sharding spelt out."""
+    """The mesh with automatic sharding by XLA; that of `jax.make_mesh` needs explicit sharding of every operation."""
     return Mesh(mesh.devices, mesh.axis_names) if isinstance(mesh, Mesh) else mesh
 
 

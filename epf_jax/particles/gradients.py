@@ -1,19 +1,18 @@
-r"""Resampling with a gradient: three answers to the question what d(ancestors)/d(parameters) should be.
+r"""Resampling schemes with a gradient, and proposals with score gradients.
 
-Ancestors are whole numbers, so that a plain scheme passes on the gradients of the particles it keeps but none of their
-weights: the gradient of the evidence then lacks the part that comes through the choice of ancestors. That is the bias
-of `epf.systematic` and its like under `jax.grad`. The schemes here wrap a plain one:
+Ancestors are whole numbers. So a plain scheme passes on the gradients of the particles that it keeps, but not those of
+their weights, and the gradient of the evidence is biased. The schemes here wrap a plain one:
 
-- `stop_gradient_resampling` (Scibior and Wood 2021): the same numbers, but every copy of particle a carries the weight
+- `stop_gradient_resampling` (Scibior and Wood 2021): the same results, but every copy of particle a has the weight
   :math:`w_a / \bot(w_a)`, whose value is 1 (:math:`\bot` stops gradients). For any fixed ancestors the evidence is then
   an unbiased estimate at every nearby parameter, so its gradient is unbiased, too: :math:`E[\nabla\hat Z] = \nabla Z`.
-- `soft_resampling` (Karkus, Hsu and Lee 2018): ancestors are drawn from a mixture of the weights and equal ones, and
-  keep the ratio as their weight, gradient and all; biased, between the plain scheme and the one above.
-- `transport_resampling` (Corenflos, Thornton, Deligiannidis and Doucet 2021): no particle is chosen, all are moved to
-  equally weighted places by entropy-regularised optimal transport; biased, and smooth in every parameter.
+- `soft_resampling` (Karkus, Hsu and Lee 2018): ancestors are drawn from a mixture of the weights and equal weights, and
+  keep the ratio, with its gradient, as their weight. The bias lies between those of the two schemes above.
+- `transport_resampling` (Corenflos, Thornton, Deligiannidis and Doucet 2021): all particles are moved to equally
+  weighted places by entropy-regularised optimal transport. Biased, and smooth in every parameter.
 
 Gradients flow through draws of states and parameters by reparameterisation. Decisions inside Metropolis-Hastings and
-slice sampling are held fixed: their share of the gradient is left out (`benchmarks/accuracy/gradients.py` measures it).
+slice sampling are held fixed, which adds a bias (`benchmarks/accuracy/gradients.py` measures it).
 """
 
 import dataclasses
@@ -47,14 +46,14 @@ from epf_jax.particles.weights import Weighing, mean_and_sd, uniform_log_weights
 class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_below` is
     r"""Resample as `scheme` does, with the gradient of Scibior and Wood (2021): unbiased for the evidence.
 
-    Its variance grows with the square of the number of steps, since every particle descends from few of long ago. With
-    `memory` below 1 it grows in proportion (Nemeth, Fearnhead and Mihaylova 2016): the effect of a step's parameters on
-    the observation k steps later counts :math:`memory^k` times. Each such effect has mean zero at the true parameters,
-    whatever it counts, so that maximisers stay consistent; far from them the gradient is biased.
+    Its variance grows with the square of the number of steps, because all particles descend from a few of long ago.
+    With `memory` below 1 it grows linearly (Nemeth, Fearnhead and Mihaylova 2016): the effect of a step's parameters on
+    the observation k steps later counts :math:`memory^k` times. Each effect has mean zero at the true parameters, so
+    that maximisers stay consistent; far from them the gradient is biased.
 
     Args:
         scheme: any resampler, `epf.systematic` by default; `epf.when_ess_below(0.5)` is one, too.
-        memory: the share of the gradient that a step hands to the next, above 0 and at most 1, the unbiased choice.
+        memory: the share of the gradient that a step passes to the next, above 0 and at most 1. With 1 it is unbiased.
     """
 
     scheme: Resampler = systematic
@@ -63,7 +62,7 @@ class stop_gradient_resampling:  # noqa: N801  used as a function, as `when_ess_
     def __post_init__(self):
         if not (is_share(self.memory) and self.memory > 0.0):
             raise ValueError(
-                f"memory: expected the share of the gradient that a step hands to the next, above 0 and at most 1, got "
+                f"memory: expected the share of the gradient that a step passes on, above 0 and at most 1, got "
                 f"{self.memory!r}."
             )
 
@@ -155,13 +154,13 @@ class transport_resampling:  # noqa: N801
 
     The plan P between the weighted cloud and the same places with equal weights minimises the squared distance of
     states and parameters, in units of the cloud's standard deviations before it was weighed, less `epsilon` times its
-    entropy; particle j becomes :math:`N \sum_i P_{ij} x_i`, and so do its parameters and its statistic. The mean stays;
-    the spread shrinks, the more so the fewer of those units the weighted cloud is wide. O(N^2) a step.
+    entropy; particle j becomes :math:`N \sum_i P_{ij} x_i`, and so do its parameters and its statistic. The mean stays.
+    The spread shrinks, and more so if the weighted cloud is narrow in these units. O(N^2) a step.
 
     Args:
         epsilon: how blurred the plan is; as it grows, all particles move to the mean.
-        num_iterations: of Sinkhorn's algorithm. Gradients go back through each of them, since the equation for the
-            fixed point's own gradient (ott's default) is singular where weights are zero.
+        num_iterations: iterations of Sinkhorn's algorithm. Gradients go back through each of them, because the implicit
+            gradient of the fixed point (ott's default) is singular if weights are zero.
     """
 
     epsilon: float = 0.5
@@ -205,9 +204,9 @@ def score_gradient(proposal: Proposal) -> Proposal:
 
     x_t is held fixed, and its weight carries :math:`\nabla\log q(x_t)`; with `stop_gradient_resampling` the evidence's
     gradient is then that of Fisher's identity, the sum of :math:`\nabla\log p(x_t, y_t \mid x_{t-1}, \theta)` along the
-    particles' paths. It is unbiased, too, and has two uses: states that have no derivative (counts, regimes), and
-    models whose paths part exponentially fast, where a derivative of x_t to x_0 explodes. The price is the variance of
-    a score, which grows with the length of the series unless `stop_gradient_resampling(memory=...)` lets it fade.
+    particles' paths. It is unbiased, too. Use it for states without a derivative (counts, regimes), and for models
+    whose paths part exponentially fast, so that the derivative of x_t with respect to x_0 explodes. The variance of a
+    score grows with the length of the series unless `stop_gradient_resampling(memory=...)` lets it fade.
     """
     if not isinstance(proposal, Proposal):
         raise TypeError(f"proposal: expected epf.bootstrap() or another proposal, got {brief(proposal)}.")
@@ -254,7 +253,7 @@ def _faded(x: Array, share: float) -> Array:
 
 
 def _coordinates(place: Any, weighing: Weighing) -> Float[Array, "N d"]:
-    """Where the particles lie, in units of the cloud's standard deviations; those of no weight lie at the mean."""
+    """The particles in units of the cloud's standard deviations; those without weight are put at the mean."""
     columns = []
     for leaf in jax.tree.leaves(place):
         leaf = leaf.reshape(leaf.shape[0], -1)
@@ -266,7 +265,7 @@ def _coordinates(place: Any, weighing: Weighing) -> Float[Array, "N d"]:
 
 
 def moves_particles(resample: Resampler) -> bool:
-    """Whether particles become means of others, by `transport_resampling`, and not copies of some."""
+    """Whether particles become means of others (`transport_resampling`) instead of copies."""
     return any(isinstance(layer, transport_resampling) for layer in layers(resample))
 
 

@@ -1,4 +1,4 @@
-r"""A proposal by Laplace's method: x_t is drawn near the mode of what y_t says of it, whatever the observation.
+r"""A proposal by Laplace's method: draws x_t near its mode given y_t, for any smooth observation.
 
 A Gaussian transition is :math:`x_t = f + L e`, :math:`e \sim N(0, I)`, f and L functions of x_{t-1} and theta. Given
 y_t, e has a density proportional to :math:`N(e; 0, I)\, p(y_t \mid f + L e)`. Newton's method finds its mode m from
@@ -7,8 +7,8 @@ Kadane 1986; as a proposal, Doucet, Godsill and Andrieu 2000, section II.D). Dra
 
 .. math:: q(e) = (1 - \epsilon)\, N(e; m, H^{-1}) + \epsilon\, N(e; 0, I)
 
-and weigh :math:`N(e; 0, I)\, p(y_t \mid x_t) / q(e)`, at most :math:`p(y_t \mid x_t) / \epsilon`: a mode that misleads
-(an outlier under heavy tails, which leaves two of them) costs particles, not the answer.
+with the weight :math:`N(e; 0, I)\, p(y_t \mid x_t) / q(e)`, at most :math:`p(y_t \mid x_t) / \epsilon`. So a misleading
+mode (an outlier under heavy tails, which makes two modes) costs particles but leaves the answer right.
 """
 
 import numbers
@@ -33,16 +33,15 @@ _SHORTER = (1.0, 0.5, 0.25, 1 / 16, 1 / 128, 0.0)  # shares of Newton's step, of
 def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.1) -> Proposal:
     """Draw x_t near the mode of p(x_t | x_{t-1}, y_t, theta): for Gaussian transitions and any smooth observation.
 
-    Counts, Student noise, volatilities, ranges and bearings: where `fully_adapted` does not fit and `bootstrap` wastes
-    its particles, since the data say much more of x_t than x_{t-1} does. It costs some tens of evaluations of the
-    observation's density and `num_steps` of its derivatives for each particle, and pays where the data are precise.
-    y_t may be missing, wholly or in part.
+    Use it if `fully_adapted` does not fit and `bootstrap` wastes its particles, because the data say much more about
+    x_t than x_{t-1} does: counts, Student noise, ranges, bearings. For each particle it costs some tens of evaluations
+    of the observation's density and `num_steps` of its derivatives. y_t may be missing, wholly or in part.
 
     Args:
         model: the model, whose transition is Normal or MultivariateNormal with a state of at most one axis. The
             observation's density must have two derivatives with respect to x.
-        num_steps: of Newton's method, each shortened until it improves.
-        defensive: the share of draws from the transition, above 0 and below 1: they bound the weights.
+        num_steps: steps of Newton's method, each shortened until it improves.
+        defensive: the share of draws from the transition, above 0 and below 1, which bound the weights.
     """
     check_is_model(model)
     check_whole_number("num_steps", num_steps, hint="Three find most modes.")
@@ -85,12 +84,12 @@ class _NearMode(NamedTuple):
     defensive: Float[Array, ""]
 
     def sample(self, key: PRNGKeyArray) -> Array:
-        """One draw, for those who look at its shape: `_draw` makes those of all particles at once."""
+        """One draw, for checks of its shape; `_draw` makes those of all particles at once."""
         key_which, key_noise = jax.random.split(key)
         return self.at(jax.random.uniform(key_which), normal(key_noise, self.mode.shape))
 
     def at(self, which: Float[Array, ""], noise: Float[Array, " d"]) -> Array:
-        """The draw that a uniform number and standard normals become."""
+        """The draw, from a uniform number and standard normals."""
         near = self.mode + solve_upper(self.precision_tril, noise)
         e = jnp.where(which < self.defensive, noise, near)
         return self.mean + (self.scale_tril @ e).reshape(self.mean.shape)
@@ -113,9 +112,10 @@ class _NearMode(NamedTuple):
 
 
 def _with_zero_columns(scale_tril: Array) -> Array:
-    """A scale of the same noise: of one that is singular, with zeros in the columns of components that have none left.
+    """A scale of the same noise; if it is singular, the columns of components without noise are zero.
 
-    A lag in a companion, a position pushed by its velocity's noise alone: x says nothing of e there.
+    Examples: a lag in a companion form, or a position moved only by the noise of its velocity. x says nothing about e
+    there.
     """
     if scale_tril.shape[0] == 1:
         return scale_tril
@@ -124,7 +124,7 @@ def _with_zero_columns(scale_tril: Array) -> Array:
 
 
 def _draw(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
-    """As `densities.sample_each`: one draw for each particle, of x_0 or of x_t."""
+    """One draw of x_0 or x_t for each particle, like `densities.sample_each`."""
     kind = abstractly(distribution, *jax.tree.map(lambda leaf: leaf[0], batched))
     if not isinstance(kind, _NearMode):
         return sample_each(key, distribution, num, *batched)
@@ -134,7 +134,7 @@ def _draw(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) ->
 
 
 def _mode(log_likelihood: Any, dim: int, dtype: Any, num_steps: int) -> tuple[Array, Array]:
-    """The mode of N(e; 0, I) L(e), or what Newton's method takes for it, and the Cholesky factor of its curvature."""
+    """The mode of N(e; 0, I) L(e) that Newton's method finds, and the Cholesky factor of its curvature."""
 
     def log_density(e):
         value = log_likelihood(e) - 0.5 * e @ e
@@ -154,7 +154,7 @@ def _mode(log_likelihood: Any, dim: int, dtype: Any, num_steps: int) -> tuple[Ar
 
 
 def _curvature(log_likelihood: Any, e: Array) -> Array:
-    """The Cholesky factor of H at e, or of what stands for it where the density is not concave there."""
+    """The Cholesky factor of H at e, or of a replacement if the density is not concave there."""
     hessian = jnp.nan_to_num(jax.hessian(log_likelihood)(e), posinf=0.0, neginf=0.0)
     unit = jnp.eye(e.shape[0], dtype=e.dtype)
     # Where log L is concave every pivot is 1 at least; elsewhere, as in the flanks of a Student density, how fast the

@@ -1,12 +1,12 @@
-r"""One step ahead: every particle moved on with its own theta, and how likely what then came was.
+r"""One-step-ahead predictions, and the probability integral transform of the observation.
 
-The one-step-ahead predictive distribution is a mixture over the particles as they stand before the observation,
+The one-step-ahead predictive distribution is a mixture over the particles before the observation,
 
 .. math:: p(y_t \mid y_{1:t-1}) \approx \sum_i w^i_{t-1}\, p(y_t \mid x^i_t, \theta^i_{t-1}), \qquad
           x^i_t \sim p(x_t \mid x^i_{t-1}, \theta^i_{t-1}) ,
 
-and its distribution function at y_t, the probability integral transform (Dawid 1984; Rosenblatt 1952), is uniform and
-independent over time where model and filter are right. Each component of y has its own, the marginal one.
+Its distribution function at y_t, the probability integral transform (Dawid 1984; Rosenblatt 1952), is uniform and
+independent over time if model and filter are right. Each component of y has its own.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from epf_jax.particles.weights import as_rows, normalised, row_sums
 def advance(
     key: PRNGKeyArray, model: StateSpaceModel, theta: Theta, x: Float[Array, "N *x"], u: Any
 ) -> tuple[Float[Array, "N *x"], Float[Array, "N *y"]]:
-    """Every particle one step on, by the transition alone, and an observation drawn for each."""
+    """Every particle moved one step by the transition, and an observation drawn for each."""
     key_state, key_observation = jax.random.split(key)
     num = x.shape[0]
     moved = sample_each(key_state, lambda theta, x: model.transition(theta, x, u), num, theta, x).astype(x.dtype)
@@ -44,13 +44,13 @@ def probability_integral_transform(
     """The mixture's distribution function at y, per component; NaN where y is missing.
 
     Args:
-        key: spreads a count over its step of the distribution function.
+        key: a key that spreads a count over its step of the distribution function.
         model: the model.
         theta: the particles' parameters.
         x: the particles' predicted states x_t.
-        drawn: an observation drawn for each particle: its rank serves where the observation has no `cdf`.
+        drawn: an observation drawn for each particle; ranks among these are used if the observation has no `cdf`.
         log_weights: the particles' weights before the observation.
-        y: what came.
+        y: the observation.
         u: the step's input.
     """
     w = normalised(log_weights)

@@ -1,9 +1,9 @@
-r"""Proposals: what is drawn for x_t, and what weight it earns.
+r"""Proposals: how x_t is drawn, and the weight of the draw.
 
 A proposal draws :math:`x_t \sim q(\cdot \mid x_{t-1}, y_t, \theta)` and weighs it by
 :math:`p(x_t \mid x_{t-1}, \theta)\, p(y_t \mid x_t, \theta) / q(x_t)`. One with a look-ahead weight
-:math:`g(x_{t-1}, \theta)` has the particles resampled on g before x_t is drawn (Pitt and Shephard 1999); the weight
-after the draw is then divided by g.
+:math:`g(x_{t-1}, \theta)` resamples the particles by g before x_t is drawn (Pitt and Shephard 1999); the weight after
+the draw is then divided by g.
 """
 
 from collections.abc import Callable
@@ -29,15 +29,15 @@ class Proposal(NamedTuple):
     """A proposal for one particle. Every function takes the model first.
 
     Attributes:
-        distribution: `distribution(model, theta, x_prev, y, u)`, what x_t is drawn from.
-        log_weight: `log_weight(model, theta, x_prev, x, y, u)`, what the draw earns, less any look-ahead weight.
+        distribution: `distribution(model, theta, x_prev, y, u)`, the distribution of the draw of x_t.
+        log_weight: `log_weight(model, theta, x_prev, x, y, u)`, the log-weight of the draw, less any look-ahead weight.
         look_ahead: `look_ahead(model, theta, x_prev, y, u)`, the log-weight before the draw, or None.
-        blind: whether x_t is drawn without a look at y_t.
-        name: for descriptions.
-        draw: `draw(key, distribution, num, *batched)`, a draw for every particle, as `densities.sample_each` makes.
-        made_for: the model whose states it is known to draw, or None.
-        why_not: `why_not(model)`, what keeps another model from it, in a sentence; empty when nothing does. None for a
-            proposal that is right for any.
+        blind: whether x_t is drawn without y_t.
+        name: the name for descriptions.
+        draw: `draw(key, distribution, num, *batched)`, a draw for every particle, like `densities.sample_each`.
+        made_for: the model that it was built for, or None.
+        why_not: `why_not(model)`, a sentence that says why it does not fit another model, or an empty string. None for
+            a proposal that fits every model.
     """
 
     distribution: Callable[..., Any]
@@ -51,12 +51,12 @@ class Proposal(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether all is said by the look-ahead weight, and no draw earns more."""
+        """Whether the look-ahead weight is the whole weight, so that all draws have equal weight."""
         return self.look_ahead is not None and self.log_weight is nothing_more
 
 
 def nothing_more(model, theta, x_prev, x, y, u):
-    """The weight of a draw whose look-ahead weight has said all."""
+    """The log-weight zero, for draws whose look-ahead weight is the whole weight."""
     return jnp.zeros(())
 
 
@@ -75,7 +75,7 @@ def bootstrap() -> Proposal:
 def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
     """Draw from the user's `q(theta, x_prev, y, u)`, a distribution for x_t; weigh by p(x_t) p(y_t) / q(x_t).
 
-    q must reach wherever the transition does. It sees y as it comes: where y may be missing, q has to cope with NaN.
+    q must have a density wherever the transition has one. If y may be missing, q must handle NaN.
     """
     check_signature("q", q, ("theta", "x_prev", "y", "u"))
 
@@ -91,7 +91,7 @@ def guided(q: Callable[[Theta, Array, Array, Any], Any]) -> Proposal:
 
 
 class _Either(NamedTuple):
-    """One of two distributions of the same states, by a flag that is known only when the program runs."""
+    """One of two distributions of the same states, chosen by a traced flag."""
 
     flag: Any
     first: Any
@@ -105,7 +105,7 @@ class _Either(NamedTuple):
 
 
 def _either(flag: Any, first: Any, second: Any) -> Any:
-    """One of two distributions by a flag: of one family, whose numbers are then chosen, where they are of one."""
+    """One of two distributions by a flag; if both are of one family, the flag chooses its parameters."""
 
     def form(d):
         return jax.tree.structure(d), [jnp.shape(leaf) for leaf in jax.tree.leaves(d)]
@@ -116,10 +116,9 @@ def _either(flag: Any, first: Any, second: Any) -> Any:
 
 
 def blind_to_missing(proposal: Proposal) -> Proposal:
-    """The proposal, but that x_t is drawn from the transition where all of y_t is missing.
+    """The proposal, except that x_t is drawn from the transition if all of y_t is missing.
 
-    For filters that recall an impossible observation as one that is missing: a q of the user's, whose data have none,
-    need not cope with NaN for that.
+    Filters that remember an impossible observation as missing use it, so that the user's q need not handle NaN.
     """
     if proposal.blind or proposal.look_ahead is not None or proposal.draw is not sample_each:
         return proposal
@@ -135,7 +134,7 @@ def blind_to_missing(proposal: Proposal) -> Proposal:
 
 
 def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Proposal:
-    """The proposal for the model with theta put in, whose own theta is empty: q is told it all the same."""
+    """The proposal for the model with known theta, whose own theta is empty; q still gets theta."""
     look_ahead = proposal.look_ahead
 
     def distribution(known, _, x_prev, y, u):
@@ -155,7 +154,7 @@ def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Propos
 
 
 def fully_adapted(model: StateSpaceModel) -> Proposal:
-    r"""Resample on p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): every draw weighs the same.
+    r"""Resample by p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): all weights are equal.
 
     For Gaussian transitions :math:`x_t \sim N(f, Q)`, f and Q any functions of x_{t-1} and theta, and linear-Gaussian
     observations :math:`y_t \sim N(H x_t + c, R)`, both densities are Gaussian and exact:
@@ -163,7 +162,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
     .. math:: y_t \mid x_{t-1} \sim N(Hf + c,\; HQH^T + R), \qquad
               x_t \mid x_{t-1}, y_t \sim N(f + K(y_t - Hf - c),\; (I - KH)Q) .
 
-    Missing components of y drop out of both. Other models are refused.
+    Missing components of y drop out of both. Other models raise an error.
     """
     check_is_model(model)
     problem = why_not_fully_adapted(model)
@@ -193,7 +192,7 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
 
 
 def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
-    """Which of the model's functions give no Gaussian of a vector, in a sentence; empty when all do."""
+    """A sentence on which of the model's functions are not Gaussian, or an empty string."""
     if model.shapes.problem is not None:
         return f"the model could not be inspected: {in_full(model.shapes.problem)}"
     if len(model.shapes.x.shape) > 1:
@@ -209,7 +208,7 @@ def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
 
 @lru_cache(maxsize=256)
 def why_not_fully_adapted(model: StateSpaceModel) -> str:
-    """What keeps `model` from the fully adapted proposal, in a sentence; empty when nothing does."""
+    """A sentence that says why the fully adapted proposal does not fit `model`, or an empty string."""
     return why_not_gaussian(model, "transition") or why_not_linear_observation(model)
 
 
@@ -236,14 +235,14 @@ def why_not_linear_observation(model: StateSpaceModel) -> str:
 
 
 def why_not_gaussian_filter(model: StateSpaceModel) -> str:
-    """What keeps a filter of Gaussian laws of the state from `model`, in a sentence; empty when nothing does."""
+    """A sentence that says why a filter with Gaussian laws of the state does not fit `model`, or an empty string."""
     kind = abstractly(model.initial, model.parameters.to_theta(model.parameters.centre))
     start = "" if is_gaussian(kind) else f"the initial state is {type(kind).__name__}, not Gaussian."
     return why_not_fully_adapted(model) or start
 
 
 def why_not_kalman(model: StateSpaceModel) -> str:
-    """What keeps Kalman's filter from `model`, in a sentence; empty when nothing does."""
+    """A sentence that says why Kalman's filter does not fit `model`, or an empty string."""
     theta, x = model.parameters.to_theta(model.parameters.centre), np.zeros(model.shapes.x.shape, float)
     problem = why_not_gaussian_filter(model)
     if problem or is_linear_gaussian(lambda x, u: model.transition(theta, x, u), x, example_input(model)):
@@ -252,7 +251,7 @@ def why_not_kalman(model: StateSpaceModel) -> str:
 
 
 def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
-    """Refuse what is not a proposal, or draws something else than states of `model`."""
+    """Raise if it is not a proposal, or does not draw states of `model`."""
     if not isinstance(proposal, Proposal):
         raise TypeError(
             f"proposal: expected epf.bootstrap(), epf.fully_adapted(model), epf.laplace(model) or epf.guided(q), got "
@@ -288,7 +287,7 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
 
 
 def _draw_two(proposal: Proposal, model: StateSpaceModel) -> None:
-    """Two draws of x_0 and of x_t, abstractly, for the errors of a draw of another kind."""
+    """Two draws of x_0 and of x_t by abstract evaluation, to find errors."""
     theta, x, y = model.shapes.theta, model.shapes.x, model.shapes.y
 
     def draw(key, two_theta, two_x, y, u):

@@ -1,8 +1,8 @@
 """Weighted quantiles of the particles: the smallest value whose cumulative weight reaches a level.
 
-XLA's sort is slow, and nothing has to be sorted: the distribution function is looked at where it crosses the levels,
-more closely at every pass over the particles, until 2^-24 of their range is left. Either there are 24 passes, each of
-which halves the range, or three, each of which counts the weight in 256 parts of what is left.
+XLA's sort is slow, and no sorting is needed: passes over the particles narrow the range in which the distribution
+function crosses each level, down to 2^-24 of the particles' range. Either 24 passes halve the range, or three passes
+count the weight in 256 parts of it.
 """
 
 import math
@@ -48,7 +48,7 @@ def _quantiles(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array
 
 
 def by_halving(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:
-    """By bisection of the distribution function, for each level on its own."""
+    """Quantiles by bisection of the distribution function, for each level separately."""
 
     def halve(_, bounds):
         low, high = bounds
@@ -63,12 +63,12 @@ def by_halving(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array
 
 
 def by_counting(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:
-    """Digit by digit, for all levels at once: as a radix sort goes, but only where a level is.
+    """Quantiles digit by digit for all levels at once, like a radix sort, but only near the levels.
 
-    A pass counts the weight at each next digit among the particles that share a level's digits so far; the digit at
-    which the level is reached is that level's next. Levels that have all their digits in common share one count, their
-    `group`, and a particle that shares those of none is in a group of its own. Weights are whole numbers, so that the
-    counts are exact.
+    A pass counts the weight at each next digit among the particles that share a level's digits so far. The digit at
+    which the level is reached is that level's next digit. Levels with the same digits share one count, their `group`;
+    particles that share the digits of no level are in a group of their own. Weights are whole numbers, so that counts
+    are exact.
     """
     num, whole = len(levels), whole_weights(w)
     low, high = _extremes(v, w)
@@ -96,7 +96,7 @@ def by_counting(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Arra
 
 
 def _extremes(v: Float[Array, " N"], w: Float[Array, " N"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The range of the particles that count: those that all together weigh less than a rounding may lie anywhere."""
+    """The range of the particles, without outer ones whose total weight is below rounding."""
     counts = w > jnp.finfo(w.dtype).eps / w.shape[0]
     return jnp.min(jnp.where(counts, v, jnp.inf)), jnp.max(jnp.where(counts, v, -jnp.inf))
 

@@ -1,17 +1,17 @@
-r"""Sequential quasi-Monte Carlo (Gerber and Chopin 2015): particles in order, and draws spread evenly over them.
+r"""Sequential quasi-Monte Carlo (Gerber and Chopin 2015): ordered particles, and draws spread evenly over them.
 
 A step of a particle filter is an integral over the ancestor's place and over the noise. Independent draws leave gaps
-and clusters in that product space. Two parts fill it evenly, each a layer around what the library has already:
+and clusters in that product space. Two wrappers fill it evenly:
 
-- `in_order` resamples the particles in the order of their states, so that row i of N stands at the share i/N of the
-  cloud. States of several dimensions are ordered along Hilbert's curve, which keeps neighbours together.
+- `in_order` resamples the particles in the order of their states, so that row i of N is at the share i/N of the cloud.
+  States of several dimensions are ordered along Hilbert's curve, which keeps neighbours together.
 - `quasi_random` draws the noise of row i at the point :math:`i\,\alpha + V \pmod 1`, a Kronecker sequence with one
   random shift V a step. Together with i/N these points are a lattice, and each of them is uniform by itself: the
   evidence stays unbiased.
 
-With both, the log-evidence of N particles has the spread of that of many times N independent ones. In a filter that
-learns theta with its particles, theta stays as random as ever; use them where theta is known to the particles:
-`node_filter` does so by itself.
+With both, the log-evidence of N particles varies as little as that of many times N independent ones. In filters that
+learn theta with their particles, theta stays random, and there is little to gain. Use them where theta is known to the
+particles; `node_filter` does so by default.
 """
 
 import dataclasses
@@ -50,10 +50,9 @@ MOST_DIMENSIONS = 6  # beyond, five bits a dimension are too few to order by
 
 @dataclasses.dataclass(frozen=True)
 class in_order:  # noqa: N801  used as a function
-    """Resample with `scheme` in the order of the states, along Hilbert's curve where they have several dimensions.
+    """Resample with `scheme` in the order of the states, along Hilbert's curve if they have several dimensions.
 
-    The distribution function of the particles, which the scheme inverts, is then one of places and not of labels: runs
-    with the same random numbers and slightly different parameters keep nearly the same particles, so that the
+    Runs with the same random numbers and slightly different parameters then keep nearly the same particles, so that
     differences of their log-evidences are far more precise than each (Malik and Pitt 2011).
     """
 
@@ -78,7 +77,7 @@ class in_order:  # noqa: N801  used as a function
 
 
 def order_of(x: Float[Array, "N *x"], log_weights: Float[Array, " N"]) -> Int[Array, " N"]:
-    """The rows of x from first to last, along Hilbert's curve where they have several dimensions."""
+    """The order of the rows of x, along Hilbert's curve if they have several dimensions."""
     x = jax.lax.stop_gradient(x).reshape(x.shape[0], -1)
     if x.shape[1] > MOST_DIMENSIONS:
         raise ValueError(f"in_order: expected states of at most {MOST_DIMENSIONS} dimensions, got {x.shape[1]}.")
@@ -88,7 +87,7 @@ def order_of(x: Float[Array, "N *x"], log_weights: Float[Array, " N"]) -> Int[Ar
 
 
 def _order_of_few(place: Float[Array, " N"]) -> Int[Array, " N"]:
-    """`jnp.argsort`, by counting how many come before each: XLA's sort of many short rows is slower."""
+    """`jnp.argsort` by counting how many come before each, which is faster than XLA's sort for many short rows."""
     row, place = jnp.arange(len(place)), jnp.where(jnp.isnan(place), jnp.inf, place)
     earlier = (place < place[:, None]) | ((place == place[:, None]) & (row < row[:, None]))
     rank = jnp.sum(earlier, axis=1)
@@ -96,11 +95,11 @@ def _order_of_few(place: Float[Array, " N"]) -> Int[Array, " N"]:
 
 
 def quasi_random(proposal: Proposal) -> Proposal:
-    """The same proposal, its draws spread evenly over the particles, which `in_order` resampling keeps in order.
+    """The same proposal with draws spread evenly over the particles, which `in_order` resampling keeps in order.
 
-    The noise of row i is the i-th of a lattice: spread evenly over the cloud only if row i is the i-th in the order of
-    places. The distributions of x_0 and x_t must be Gaussian or have an inverse distribution function (`icdf`), by
-    component.
+    The noise of row i is the i-th point of a lattice. It is spread evenly over the cloud only if the rows are in the
+    order of their states. The distributions of x_0 and x_t must be Gaussian, or have an inverse distribution function
+    (`icdf`) for each component.
     """
     if not isinstance(proposal, Proposal):
         raise TypeError(f"proposal: expected epf.bootstrap() or another proposal, got {brief(proposal)}.")
@@ -110,7 +109,7 @@ def quasi_random(proposal: Proposal) -> Proposal:
 
 
 def is_quasi_random(proposal: Proposal) -> bool:
-    """Whether its draws are spread evenly."""
+    """Whether the proposal's draws are spread evenly."""
     return proposal.draw is sample_evenly
 
 
@@ -125,7 +124,7 @@ def keeps_order(resample: Resampler) -> bool:
 
 
 def check_kept_in_order(proposal: Proposal, resample: Resampler) -> None:
-    """Refuse evenly spread draws over particles in no order: their noises would be shifts of one another."""
+    """Raise for evenly spread draws over particles that are not in order."""
     if is_quasi_random(proposal) and not keeps_order(resample):
         raise ValueError(
             f"resample: {proposal.name} draws are spread over particles in the order of their states, which "
@@ -134,7 +133,7 @@ def check_kept_in_order(proposal: Proposal, resample: Resampler) -> None:
 
 
 def quasi_random_where_possible(proposal: Proposal, model: StateSpaceModel) -> Proposal:
-    """`quasi_random(proposal)` where the model's states have an order and can be drawn so, `proposal` elsewhere."""
+    """`quasi_random(proposal)` if the model's states can be ordered and drawn so, otherwise `proposal`."""
     try:
         if model.shapes.problem is None and math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS:
             check_proposal(quasi_random(proposal), model)
@@ -145,21 +144,21 @@ def quasi_random_where_possible(proposal: Proposal, model: StateSpaceModel) -> P
 
 
 class NotInvertibleError(ValueError):
-    """A distribution has no inverse distribution function to spread draws with."""
+    """A distribution has no inverse distribution function, so its draws cannot be spread evenly."""
 
 
 def sample_evenly(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
-    """One draw per particle, as `densities.sample_each` makes, at the points of one shifted Kronecker sequence."""
+    """One draw per particle, like `densities.sample_each`, at the points of one shifted Kronecker sequence."""
     one = abstractly(distribution, *jax.tree.map(lambda leaf: leaf[0], batched))
     if not isinstance(one, dist.Distribution):
-        raise NotInvertibleError(f"quasi_random: {type(one).__name__} is not a distribution of numpyro's.")
+        raise NotInvertibleError(f"quasi_random: {type(one).__name__} is not a numpyro distribution.")
     shape = (*one.batch_shape, *one.event_shape)
     u = kronecker(key, num, math.prod(shape)).reshape(num, *shape)
     return jax.vmap(lambda u, row: quantile(distribution(*row), u))(u, batched)
 
 
 def quantile(d: Any, u: Array) -> Array:
-    """What independent uniform numbers u, one for each component, become in a draw from d."""
+    """The draw from d that independent uniform numbers u give, one for each component."""
     if isinstance(d, (dist.Independent, dist.ExpandedDistribution)):
         return quantile(d.base_dist, u)
     if isinstance(d, dist.MultivariateNormal):
@@ -178,7 +177,7 @@ def quantile(d: Any, u: Array) -> Array:
 def kronecker(key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "num dim"]:
     r"""Points :math:`i\,\alpha + V \pmod 1`, with the generalised golden ratios as alpha; never 0 or 1.
 
-    In whole numbers modulo 2^32, so that no digit is lost however large i is.
+    Computed in whole numbers modulo 2^32, so that large i lose no digits.
     """
     steps = np.round(2.0**32 * _golden_ratios(dim)).astype(np.uint32)
     words = jnp.arange(num, dtype=jnp.uint32)[:, None] * steps + jax.random.bits(key, (dim,), jnp.uint32)
@@ -190,9 +189,9 @@ def kronecker(key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "num dim"]:
 def lattice(num: int, dim: int) -> np.ndarray:
     """`num` points that fill the unit cube evenly, so that each coordinate by itself is an even grid.
 
-    The points i g / num for i = 0, 1, ..., modulo 1, with g chosen so that the longest wave that they cannot tell from
-    a constant (Sloan and Joe 1994, chapter 3) is as short as can be found: a smooth function that vanishes at the
-    cube's sides is then integrated by them as by a grid of as many points.
+    The points i g / num for i = 0, 1, ..., modulo 1. g is chosen so that the longest wave that the points do not
+    distinguish from a constant (Sloan and Joe 1994, chapter 3) is short. They then integrate a smooth function that
+    vanishes at the cube's sides as well as a grid of as many points.
     """
     found = max(_generators(num, dim), key=lambda generator: _shortest_dual(num, generator))
     return (np.arange(num)[:, None] * found % num + 0.5) / num
@@ -202,7 +201,7 @@ _MOST_PRODUCTS = 5_000_000  # that the search for a lattice takes
 
 
 def _generators(num: int, dim: int) -> list[np.ndarray]:
-    """Vectors (1, a, a^2, ...) modulo num: in two dimensions with a / num near the golden ratio, else any."""
+    """Vectors (1, a, a^2, ...) modulo num; in two dimensions only with a / num near the golden ratio."""
     coprime = np.array([a for a in range(1, num + 1) if math.gcd(a, num) == 1])
     most = min(max(_MOST_PRODUCTS // len(_waves(num, dim)), 8), 256)
     if dim == 2:
@@ -237,7 +236,7 @@ def _golden_ratios(dim: int) -> np.ndarray:
 
 
 def along_hilberts_curve(u: Float[Array, "N d"]) -> Int[Array, " N"]:
-    """How far along Hilbert's curve through the unit cube every point lies (Skilling 2004)."""
+    """The place of every point along Hilbert's curve through the unit cube (Skilling 2004)."""
     dim = u.shape[1]
     bits = _BITS // dim
     x = [jnp.clip((u[:, k] * 2**bits).astype(jnp.uint32), 0, 2**bits - 1) for k in range(dim)]
@@ -261,6 +260,6 @@ def along_hilberts_curve(u: Float[Array, "N d"]) -> Int[Array, " N"]:
 
 
 def _to_unit_cube(x: Float[Array, "N d"], log_weights: Float[Array, " N"]) -> Float[Array, "N d"]:
-    """Every component by a logistic curve of the cloud's own place and width."""
+    """Map every component to (0, 1) by a logistic curve with the cloud's location and width."""
     mean, sd = mean_and_sd(x, log_weights)
     return jax.nn.sigmoid((x - mean) / jnp.where(sd > 0, sd, 1.0))

@@ -5,13 +5,13 @@ generation being a copy of particle `ancestors[i]`. Every scheme here is unbiase
 N w_i.
 `when_ess_below` wraps a scheme and also reports whether it resampled: `(ancestors, resampled)`.
 
-Some schemes do more than name ancestors: they leave other weights behind, move particles, or fetch them from other
+Some schemes do more than choose ancestors: they leave unequal weights, move particles, or fetch them from other
 devices. Such a scheme is an object with a method `select(key, weighing, particles, place) -> Selection`; see
-`differentiable.py` and `devices.py`.
+`gradients.py` and `devices.py`.
 
-Multinomial, stratified and systematic resampling read the inverse of the weights' distribution function at N
-positions in (0, 1]; they differ in how the positions are drawn (Douc, Cappe and Moulines 2005). With one position in
-each of N strata the inverse takes O(N), without a search.
+Multinomial, stratified and systematic resampling invert the weights' distribution function at N positions in (0, 1].
+They differ in how the positions are drawn (Douc, Cappe and Moulines 2005). With one position in each of N strata, the
+inverse takes O(N), without a search.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def independent_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], nu
 
 
 def spread_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], num: int) -> Int[Array, " num"]:
-    """`num` ancestors drawn by weight, one in each of so many strata, sorted."""
+    """`num` ancestors drawn by weight, one in each of `num` strata, sorted."""
     return _inverse_cdf(log_weights, (jnp.arange(num) + jax.random.uniform(key, (num,))) / num)
 
 
@@ -60,7 +60,7 @@ def systematic(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
 
 
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
-    """floor(N w_i) copies of each particle, the rest multinomial on what is left over (Liu and Chen 1998)."""
+    """floor(N w_i) copies of each particle, the rest multinomial by the remaining weights (Liu and Chen 1998)."""
     n = log_weights.shape[0]
     expected = n * jax.nn.softmax(log_weights)
     # A whole N w_i that rounding leaves just short of itself (41 * (1 / 41) < 1) still earns all its copies.
@@ -75,7 +75,7 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
 class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, systematic)
     """Resample with `scheme` only when the effective sample size is below `fraction` of N.
 
-    Calling it gives `(ancestors, resampled)`; without resampling every particle is its own ancestor.
+    It returns `(ancestors, resampled)`. Without resampling every particle is its own ancestor.
     `fraction` 0 never resamples, 1 resamples at every step whose weights are not all equal.
     """
 
@@ -90,14 +90,14 @@ class when_ess_below:  # noqa: N801  used as a function: when_ess_below(0.5, sys
             )
 
     def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> tuple[Ancestors, Bool[Array, ""]]:
-        """Ancestors, and whether the scheme was asked for them."""
+        """Ancestors, and whether the scheme resampled."""
         n = log_weights.shape[0]
         resampled = ess(log_weights) < self.fraction * n
         ancestors = jax.lax.cond(resampled, self.scheme, lambda *_: jnp.arange(n, dtype=jnp.int32), key, log_weights)
         return ancestors, resampled
 
     def select(self, key: PRNGKeyArray, weighing: Weighing, particles: Any, place: Any) -> "Selection":
-        """Particles selected by the scheme when the ESS is low, and kept as they are otherwise."""
+        """Particles selected by the scheme if the ESS is low, otherwise unchanged."""
         n = weighing.log_weights.shape[0]
         low = weighing.ess < self.fraction * n
         if not hasattr(self.scheme, "select"):
@@ -123,12 +123,12 @@ class Selection(NamedTuple):
 
     Attributes:
         particles: the pytree of particles, rows gathered.
-        log_weights: uniform where resampled, as they came elsewhere.
+        log_weights: uniform if resampled, otherwise unchanged.
         ancestors: the row that each particle came from.
         resampled: whether the scheme resampled.
         ess: effective sample size before resampling.
-        log_increment: log of the total weight that the selected particles came with, which counts to the evidence;
-            zero for schemes that leave equal weights.
+        log_increment: log of the total weight of the selected particles, which is part of the evidence; zero for
+            schemes that leave equal weights.
     """
 
     particles: Any
@@ -140,14 +140,14 @@ class Selection(NamedTuple):
 
 
 def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles: Any, place: Any = None) -> Selection:
-    """Resample a cloud of particles that has been weighed; one that collapsed (every weight zero) is kept as it is.
+    """Resample a weighed cloud of particles; a collapsed cloud (every weight zero) is kept unchanged.
 
     Args:
         key: a random key.
         resample: the scheme.
         weighing: the particles' weights.
         particles: a pytree of arrays with a row for each particle.
-        place: those of them that say where a particle lies, for schemes that move particles; all by default.
+        place: the arrays that say where a particle is, for schemes that move particles; by default all.
     """
     if hasattr(resample, "select"):
         return resample.select(key, weighing, particles, particles if place is None else place)
@@ -157,14 +157,14 @@ def select(key: PRNGKeyArray, resample: Resampler, weighing: Weighing, particles
 
 
 def keep(weighing: Weighing, particles: Any) -> Selection:
-    """The particles as they are, with the weights that they have."""
+    """The particles and weights, unchanged."""
     log_weights = weighing.log_weights
     everyone = jnp.arange(log_weights.shape[0], dtype=jnp.int32)
     return Selection(particles, log_weights, everyone, jnp.array(False), weighing.ess, jnp.zeros_like(weighing.ess))
 
 
 def replaced(weighing: Weighing, particles: Any, chosen: Any, log_weights: Array, ancestors: Ancestors) -> Selection:
-    """The chosen particles with their weights, or everything as it was where every weight is zero."""
+    """The chosen particles with their weights, or everything unchanged if every weight is zero."""
     none = jnp.zeros_like(weighing.ess)
     return unless(
         weighing.collapsed,
@@ -174,12 +174,12 @@ def replaced(weighing: Weighing, particles: Any, chosen: Any, log_weights: Array
 
 
 def unless(condition: Any, chosen: Selection, kept: Selection) -> Selection:
-    """What was chosen, or what was kept where the condition holds."""
+    """`chosen`, or `kept` where the condition holds."""
     return jax.tree.map(lambda new, old: jnp.where(condition, old, new), chosen, kept)
 
 
 def _ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing) -> Any:
-    """What the scheme draws; one that is known here is spared the normalisation of weights that are normalised."""
+    """The scheme's ancestors; schemes of this module skip the normalisation of normalised weights."""
     for scheme, given_weights in ((systematic, _systematic), (stratified, _stratified)):
         if resample is scheme:
             return given_weights(key, jax.lax.stop_gradient(weighing.weights))
@@ -206,7 +206,7 @@ def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles:
 
 
 def resampler_name(resample: Resampler) -> str:
-    """How a resampler is called, for descriptions."""
+    """The name of a resampler, for descriptions."""
     return getattr(resample, "name", getattr(resample, "__name__", "of your own"))
 
 
@@ -218,7 +218,7 @@ def layers(resample: Resampler) -> Iterator[Resampler]:
 
 
 def check_resampler(resample: Any, num_particles: int) -> None:
-    """Refuse what is not a resampler, before anything is traced."""
+    """Raise if it is not a resampler, before anything is traced."""
     expected = (
         "resample: expected a function (key, log_weights) -> ancestors such as epf.systematic, or "
         f"epf.when_ess_below(0.5, epf.systematic), got {resample!r}"
@@ -247,11 +247,11 @@ def check_resampler(resample: Any, num_particles: int) -> None:
 
 
 def warn_of_coarse_positions(num_particles: int) -> None:
-    """Tell that single precision cannot tell so many positions apart."""
+    """Warn if single precision cannot distinguish that many positions."""
     if num_particles > _POSITIONS and jnp.result_type(float) == jnp.float32:
         warnings.warn(
-            f"num_particles: resampling in float32 tells {_POSITIONS} positions apart, fewer than the {num_particles} "
-            'particles; offspring are then dealt out in clumps. Use jax.config.update("jax_enable_x64", True), or '
+            f"num_particles: resampling in float32 distinguishes {_POSITIONS} positions, fewer than {num_particles} "
+            'particles, so offspring come in clumps. Use jax.config.update("jax_enable_x64", True), or '
             "epf.islands(mesh, exchange_below=0) with fewer on each device.",
             RuntimeWarning,
             stacklevel=4,
@@ -277,10 +277,10 @@ def _systematic(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
 def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
     """The ancestors of positions (j + 1 - u_j) / N, j = 0..N-1, u one number or one each in [0, 1).
 
-    Read the other way round, in O(N): particle i and those before it have m_i = floor(N c_i + u) offspring, c_i the
-    cumulative weight, so that the ancestor of offspring j is the number of particles with m_i <= j: a histogram of m
-    and its running sum. Weights are summed as whole numbers, 2^30 in all, since a running sum of a million small floats
-    drifts; a weight below 2^-31 of the total counts as zero.
+    Computed in O(N): particles up to i have m_i = floor(N c_i + u) offspring, where c_i is the cumulative weight. So
+    the ancestor of offspring j is the number of particles with m_i <= j, by a histogram of m and its running sum.
+    Weights are summed as whole numbers, 2^30 in all, because a running sum of a million small floats drifts. A weight
+    below 2^-31 of the total counts as zero.
     """
     counts = running_sum(whole_weights(w))
     return ancestors_of_counts(offspring_up_to(counts, counts[-1], w.shape[0], u))
@@ -295,7 +295,7 @@ def whole_weights(w: Float[Array, " N"]) -> Int[Array, " N"]:
 
 
 def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: Float[Array, "*N"]) -> Int[Array, " N"]:
-    """How many of n offspring each particle and those before it have, from running sums of whole weights."""
+    """How many of n offspring the particles up to each one have, from running sums of whole weights."""
     dtype = u.dtype
     reached = counts.astype(dtype) / total.astype(dtype) * n
     stratum = jnp.floor(reached)
@@ -308,7 +308,7 @@ def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: 
 
 @jax.jit
 def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
-    """The ancestor of each offspring j: how many particles have counts, those of offspring up to and with them, <= j.
+    """The ancestor of each offspring j: the number of particles with counts <= j (offspring up to that particle).
 
     By a histogram of the counts and its running sum; on a GPU by bisection, in one kernel.
     """
@@ -328,8 +328,8 @@ _UNROLL = 8  # additions in a turn of the loop
 def running_sum(x: Array) -> Array:
     """Cumulative sum of whole numbers.
 
-    On a CPU one loop over the elements, faster than XLA's parallel scan, and filled up to whole turns of it: what is
-    left over would be a second loop, that takes longer than the first. On a GPU a kernel for each block of elements.
+    On a CPU this is one loop over the elements, which is faster than XLA's parallel scan. The array is padded to whole
+    turns of the loop, because a second loop for the rest would take longer. On a GPU it is a kernel for each block.
     """
 
     def one_by_one(x):
@@ -343,8 +343,8 @@ def running_sum(x: Array) -> Array:
 def _inverse_cdf(log_weights: Float[Array, " N"], positions: Float[Array, " num"]) -> Int[Array, " num"]:
     """The first particle whose cumulative weight reaches each position in (0, 1].
 
-    Positions are scaled by the last cumulative weight, and compared from the left: rounding can then never select a
-    particle of zero weight, at either end.
+    Positions are scaled by the last cumulative weight and compared from the left, so that rounding can never select a
+    particle of zero weight.
     """
     cumulative = jnp.cumsum(jnp.exp(log_weights - jnp.max(log_weights)))
     ancestors = jnp.searchsorted(cumulative, positions * cumulative[-1], side="left")

@@ -1,4 +1,4 @@
-"""Particle weights, in logs until the last line: normalisation, effective sample size, moments."""
+"""Particle weights, kept in logs: normalisation, effective sample size, moments."""
 
 import math
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from epf_jax.core.gaussian import cholesky
 
 
 class Weighing(NamedTuple):
-    """The outcome of multiplying weights by new factors.
+    """Weights after multiplication by new factors.
 
     Attributes:
-        log_weights: normalised; the old ones where every new weight is zero.
+        log_weights: normalised; the old ones if every new weight is zero.
         weights: their exponentials.
-        log_increment: log of the weighted mean of the factors, the evidence that they add.
-        num_bad: how many factors were NaN or +inf, and were counted as zero.
+        log_increment: log of the weighted mean of the factors, the step's log-evidence.
+        num_bad: how many factors were NaN or +inf, which count as zero.
         collapsed: whether every weight was zero.
         ess: effective sample size of the new weights.
     """
@@ -38,8 +38,8 @@ def uniform_log_weights(num: int) -> Float[Array, " N"]:
 def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -> Weighing:
     """Multiply normalised weights by factors and normalise again.
 
-    NaN and +inf factors count as zero, and are counted. When every weight is zero the old weights stand, so that the
-    particles survive; the evidence of such a step is honestly zero (log_increment = -inf).
+    NaN and +inf factors count as zero; `num_bad` is their number. If every weight is zero, the old weights stay, so
+    that the particles survive; the evidence of such a step is zero (log_increment = -inf).
     """
     bad = jnp.isnan(log_factors) | (log_factors == jnp.inf)
     unnormalised = log_weights + jnp.where(bad, -jnp.inf, log_factors)
@@ -69,16 +69,16 @@ def ess(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
 def _squared(w: Float[Array, " N"]) -> Float[Array, " N"]:
     """The squares of weights of at most 1.
 
-    XLA would make exp(2a), a second exponential, of exp(a) exp(a); behind a choice, which is none, it sees no product
-    of the two. (By `minimum` the largest weight, which is 1, would have half its slope.)
+    XLA would turn exp(a) exp(a) into exp(2a), a second exponential. The choice, which never takes its other branch,
+    hides the product. (With `minimum` the largest weight, which is 1, would have half its slope.)
     """
     return w * jnp.where(w <= 1.0, w, 1.0)
 
 
 def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:
-    """The sum of each row, all by one small program: XLA compiles, and starts, two or three for every sum of its own.
+    """The sum of each row, all in one small program: XLA would compile and start two or three for every single sum.
 
-    What is true or false is counted, in floats: XLA's sum of whole numbers is several times slower on a CPU.
+    Truth values are counted in floats, because XLA's sum of whole numbers is several times slower on a CPU.
     """
     dtype = jnp.result_type(float, *rows)
     return tuple(row_sums(jnp.stack([row.astype(dtype) for row in rows])))
@@ -87,15 +87,15 @@ def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:
 def row_sums(rows: Float[Array, "*d N"]) -> Float[Array, "*d"]:
     """The sum of each row, in many parts.
 
-    On a CPU XLA adds up several rows in many parts, and so it does a vector, but a matrix of one row in few, as it does
-    a matrix product: a sum of a hundred thousand float32 then loses three digits and more.
+    On a CPU XLA sums a vector, or several rows, in many parts. But it sums a matrix of one row, or a matrix product, in
+    few parts, and a sum of a hundred thousand float32 then loses three digits or more.
     """
     *shape, num = rows.shape
     return jnp.sum(rows.reshape(num)).reshape(shape) if math.prod(shape) == 1 else jnp.sum(rows, axis=-1)
 
 
 def normalised(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """The weights themselves; what rounding of the normalised logarithms left of their sum is divided out."""
+    """The weights, divided by their sum, which differs from one by rounding of the logarithms."""
     w = jnp.exp(log_weights)
     return w / jnp.sum(w)
 
@@ -108,7 +108,7 @@ def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -
 
 
 def as_rows(values: Float[Array, "N *d"]) -> Float[Array, "K N"]:
-    """A row for each number of a particle, the particles side by side."""
+    """A row for each number of a particle, with one column for each particle."""
     return values.reshape(values.shape[0], -1).T
 
 
@@ -121,7 +121,7 @@ def row_moments(rows: Float[Array, "K N"], log_weights: Float[Array, " N"]) -> t
 
 
 class Population(NamedTuple):
-    """Location and scale of the particles' theta in unconstrained coordinates, to which samplers are tuned."""
+    """Location and scale of the particles' theta in unconstrained coordinates, for samplers."""
 
     mean: Float[Array, " P"]
     scale_tril: Float[Array, "P P"]
@@ -133,9 +133,9 @@ class Population(NamedTuple):
 
 
 def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: Float[Array, " P"]) -> Population:
-    """Weighted mean and Cholesky factor of the covariance; `floor` is the least standard deviation allowed.
+    """Weighted mean and Cholesky factor of the covariance; `floor` is the smallest standard deviation.
 
-    Without a floor, a population that collapsed to one point would propose no move, and stay there for ever.
+    Without a floor, a population that collapsed to one point would propose no moves, and stay there for ever.
     """
     w = normalised(log_weights)
     rows = counted(as_rows(z), w)
@@ -152,7 +152,7 @@ def where_rows(flags: Bool[Array, " N"], new: Float[Array, "N *d"], old: Float[A
 
 
 def counted(rows: Float[Array, "*d N"], w: Float[Array, " N"]) -> Float[Array, "*d N"]:
-    """Zeros where the weight is zero: such a particle may be infinite, and must not count."""
+    """The values, with zeros where the weight is zero, because such particles may be infinite."""
     return jnp.where(w > 0, rows, 0.0)
 
 

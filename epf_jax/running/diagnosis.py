@@ -1,8 +1,8 @@
-"""What went wrong in a run, in plain words, and what to try.
+"""`results.diagnose()`: what went wrong in a run, and what to try.
 
-`results.diagnose()` looks at what the run recorded. Weights, the moves of theta and densities that were NaN are always
-recorded; the predictive check, the statistic's health and the particles' descent with `run(..., diagnostics=True)`.
-A finding is a reason to look, not a proof; no finding is no proof either: compare a few keys (`epf.replicate`).
+Weights, the moves of theta and NaN densities are always recorded; the predictive check, the health of the statistic and
+the descent of particles with `run(..., diagnostics=True)`. Findings are hints: neither a finding nor its absence proves
+anything, so compare a few keys (`epf.replicate`).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The records that results are made of: summaries of theta and x, particles that are kept, checks at every step."""
+"""The parts of results: summaries of theta and x, histories of particles, diagnostics of every step."""
 
 import math
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from epf_jax.particles.weights import as_rows, row_moments
 
 
 class Summary(NamedTuple):
-    """Weighted moments over the particles; each a pytree like the thing summarised, with time as first axis.
+    """Weighted moments over the particles: pytrees like the summarised one, with time as first axis.
 
     Attributes:
         mean: posterior means.
@@ -28,16 +28,16 @@ class Summary(NamedTuple):
     quantiles: Any
 
     def __getitem__(self, place: Any) -> Any:
-        """A part by its place, as of any tuple; a parameter's name is asked of a part."""
+        """A part by its index, as in any tuple; the name of a parameter raises an error with advice."""
         if isinstance(place, str):
             part = place if place in self._fields else "mean"
             entry = f"[{place!r}]" if isinstance(self.mean, dict) and place not in self._fields else ""
-            raise TypeError(f"It is a summary with a mean, an sd and quantiles, each by its name: .{part}{entry}, say.")
+            raise TypeError(f"A summary has a mean, an sd and quantiles. Write .{part}{entry}.")
         return tuple.__getitem__(self, place)
 
 
 class History(NamedTuple):
-    """Every particle at every step, kept only when asked for."""
+    """Every particle at every step, with `run(..., history=True)`."""
 
     x: Float[Array, "T N *x"]
     theta: Any
@@ -45,7 +45,7 @@ class History(NamedTuple):
     ancestors: Int[Array, "T N"]
 
     def num_distinct_ancestors(self) -> Int[np.ndarray, " T"]:
-        """How many particles of each generation t = 1..T have descendants among the last: 1 once all paths are one."""
+        """How many particles of each generation t = 1..T have descendants in the last one; 1 if all paths are one."""
         ancestors = np.asarray(self.ancestors)
         if ancestors.ndim != 2:
             raise ValueError(
@@ -61,31 +61,30 @@ class History(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """Whom the particles descend from: the particle of generation `since` that each one's path goes back to."""
+    """The ancestor of each particle in generation `since`."""
 
     founders: Int[Array, " N"]
     since: Int[Array, ""]
 
 
 class Diagnostics(NamedTuple):
-    """What `run(..., diagnostics=True)` records besides, at every step.
+    """What `run(..., diagnostics=True)` records at every step.
 
     Attributes:
         pit: probability integral transform of y_t, per component: the one-step-ahead predictive distribution function
-            at what then came. Uniform and independent over time if the model and the filter are right; NaN where y is
-            missing. Counts are spread at random over their step of the distribution function.
+            at y_t. Uniform and independent over time if the model and the filter are right; NaN where y is missing.
+            Counts are spread at random over their step of the distribution function.
         y: summary of the one-step-ahead predictive distribution of y_t.
-        edge: for each unconstrained coordinate of theta, the share of the posterior in the outer twentieth of the box
-            that the statistic is confined to; zero where it is confined to none.
-        remainder: what a Taylor statistic's share of this step has too much of in log-density, relative to its centre,
-            averaged over the particles; zero for statistics that are no expansions.
-        shift: by how many posterior standard deviations the same moves each unconstrained coordinate of theta: its
-            covariance with the coordinate over the particles, over the coordinate's standard deviation.
-        roughness: the noise in log-density that can be told from the log-likelihoods at the nodes of a node filter;
-            zero for filters without nodes.
-        num_parents: how many particles of the generation before have a descendant in this one.
+        edge: for each unconstrained coordinate of theta, the share of the posterior in the outer twentieth of the
+            statistic's box; zero without a box.
+        remainder: the error of a Taylor statistic's log-density at this step, relative to its centre, averaged over the
+            particles; zero for other statistics.
+        shift: by how many posterior standard deviations this error moves each unconstrained coordinate of theta: its
+            covariance with the coordinate over the particles, divided by the coordinate's standard deviation.
+        roughness: the noise of the log-likelihoods at the nodes of a node filter; zero for filters without nodes.
+        num_parents: how many particles of the last generation have a descendant in this one.
         num_founders: how many particles of generation `founded` have a descendant in this one.
-        founded: the generation that founders are counted in. When one is left, counting starts anew from there.
+        founded: the generation in which founders are counted. When one founder is left, counting starts again.
         lineage: the founders of the last generation's particles.
     """
 
@@ -107,7 +106,7 @@ def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[flo
 
 
 def side_by_side(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
-    """Mean, sd and quantiles of all numbers of a particle in one array each, for `apart`: one program for all."""
+    """Mean, sd and quantiles of all numbers of a particle, in one array each, which is one program; see `apart`."""
     rows = [as_rows(leaf).astype(log_weights.dtype) for leaf in jax.tree.leaves(particles)]
     joined = jnp.concatenate(rows) if rows else jnp.zeros((0, *log_weights.shape), log_weights.dtype)
     of_levels = row_quantiles(joined, log_weights, jnp.asarray(levels, joined.dtype))
@@ -115,7 +114,7 @@ def side_by_side(particles: Any, log_weights: Float[Array, " N"], levels: tuple[
 
 
 def apart(joined: Summary, particles: Any, num_axes: int = 0) -> Summary:
-    """A summary like the particles, from one of all their numbers side by side after so many other axes."""
+    """A summary with the particles' structure, from that of `side_by_side`, after a number of other axes."""
     leaves, tree = jax.tree.flatten(particles)
     ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
 
@@ -129,25 +128,25 @@ def apart(joined: Summary, particles: Any, num_axes: int = 0) -> Summary:
 
 
 def _of_counts(quantiles: Array, leaf: Array) -> Array:
-    """Quantiles of whole numbers, which are whole: `row_quantiles` finds them to within 2^-24 of their range."""
+    """Quantiles of whole numbers, rounded, because `row_quantiles` finds them to within 2^-24 of their range."""
     return jnp.round(quantiles) if jnp.issubdtype(leaf.dtype, jnp.integer) else quantiles
 
 
 def summaries(state: FilterState, levels: tuple[float, ...]) -> tuple[Summary, Summary]:
-    """Those of theta and of x."""
+    """The summaries of theta and of x."""
     return theta_and_x(side_by_side((state.theta, state.x), state.log_weights, levels), state)
 
 
 def theta_and_x(joined: Summary, state: FilterState, num_axes: int = 0) -> tuple[Summary, Summary]:
-    """The summaries of theta and of x from that of both, as `record` makes it."""
+    """The summaries of theta and of x from the joint summary that `record` makes."""
     both = apart(joined, (state.theta, state.x), num_axes)
     return Summary(*(part[0] for part in both)), Summary(*(part[1] for part in both))
 
 
 def log_scores(results: Any) -> np.ndarray:
-    """One-step log scores log p(y_t | y_1:t-1); NaN where they cannot be told.
+    """One-step log scores log p(y_t | y_1:t-1).
 
-    These are steps after one of no evidence, and the first of a run that went on from a state.
+    NaN where they are not known: after a step with zero evidence, and at the first step of a run that went on.
     """
     before = 0.0 if times(results)[0] == 1 else np.nan
     with np.errstate(invalid="ignore"):
@@ -155,7 +154,7 @@ def log_scores(results: Any) -> np.ndarray:
 
 
 def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
-    """One step's row of `Results`, theta and x side by side: `theta_and_x` takes them apart, once for all steps."""
+    """One step's row of `Results`, with a joint summary of theta and x, which `theta_and_x` splits once at the end."""
     return {
         "theta_and_x": side_by_side((state.theta, state.x), state.log_weights, levels),
         "log_evidence": state.log_evidence,
@@ -170,7 +169,7 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
 
 
 def coordinate_names(results: Any) -> list[str]:
-    """A name for each unconstrained coordinate: the parameter's own, unless a constraint has taken some away."""
+    """A name for each unconstrained coordinate: the parameter's own, unless a constraint has removed coordinates."""
     leaves = named_leaves(results.theta.mean, "theta")
     names = [each for name, leaf in leaves for each in component_names(name, leaf.shape[results.ess.ndim :])]
     num = len(names) if results.diagnostics is None else results.diagnostics.edge.shape[-1]
@@ -178,7 +177,7 @@ def coordinate_names(results: Any) -> list[str]:
 
 
 def times(results: Any) -> Int[np.ndarray, " T"]:
-    """The time index of every row, 1 for the first observation ever seen: runs that went on go on counting."""
+    """The time index of every row; 1 is the first observation ever seen, also in runs that went on."""
     last = int(np.ravel(np.asarray(results.final.t))[0])
     num = results.ess.shape[-1]
     return np.arange(last - num + 1, last + 1)

@@ -1,4 +1,4 @@
-"""What a run gives back: summaries of theta and x at every step, the evidence, diagnostics, the final state."""
+"""`Results` of a run: summaries of theta and x at every step, the evidence, diagnostics, the final state."""
 
 import numbers
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from epf_jax.running.records import Diagnostics, History, Summary
 
 
 class Results(NamedTuple):
-    """What a filter says after each of T observations.
+    """The results of a filter after each of T observations.
 
     Attributes:
         theta: summary of the parameters given y_1:t, for every t.
@@ -25,10 +25,10 @@ class Results(NamedTuple):
         log_evidence: log p(y_1:t), cumulative.
         ess: effective sample size before resampling.
         resampled: whether each step resampled.
-        acceptance: mean acceptance rate of theta's moves; NaN at steps that try none.
-        num_bad_weights: weights that were NaN or +inf, and counted as zero; of filters inside of a filter, their share,
-            times the number of particles.
-        num_bad_densities: how often theta's density was NaN where its sampler looked.
+        acceptance: mean acceptance rate of theta's moves; NaN at steps without moves.
+        num_bad_weights: how many weights were NaN or +inf, which count as zero; for inner filters, their share times
+            the number of particles.
+        num_bad_densities: how often theta's density was NaN in its sampler.
         collapsed: steps at which every weight was zero.
         levels: the quantile levels of the summaries.
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
@@ -64,7 +64,7 @@ class Results(NamedTuple):
         return "\n".join(lines) + ">"
 
     def one(self, run: int) -> "Results":
-        """One run of those of `replicate`, as `epf.run` would have given it."""
+        """One run of `replicate`, in the form that `epf.run` returns."""
         if not isinstance(run, numbers.Integral):
             raise TypeError(
                 f"run: expected the number of a run, 0 for the first, got {brief(run)}. Names are a panel's: "
@@ -104,7 +104,7 @@ class Results(NamedTuple):
 
 
 def check_is_results(results: Any) -> None:
-    """Refuse what no filter's run gave back."""
+    """Raise if these are not the results of a filter's run."""
     if not isinstance(results, Results):
         hint = " Chains have the last posterior alone: chains.plot()." if type(results).__name__ == "Chains" else ""
         raise TypeError(
@@ -113,7 +113,7 @@ def check_is_results(results: Any) -> None:
 
 
 def check_one_run(results: Any, who: str) -> None:
-    """Refuse a batch of runs where one is looked at."""
+    """Raise for a batch of runs where one run is needed."""
     check_is_results(results)
     if results.ess.ndim != 1:
         raise ValueError(

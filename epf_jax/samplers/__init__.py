@@ -1,4 +1,4 @@
-"""Samplers of theta given a particle's statistic. Each is a kernel on one flat unconstrained vector."""
+"""Samplers of theta given a particle's statistic. Each is a Markov kernel on one flat unconstrained vector."""
 
 from epf_jax.samplers.blackjax_sampler import blackjax_sampler
 from epf_jax.samplers.grid_sampler import grid_sampler

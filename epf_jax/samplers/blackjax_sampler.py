@@ -1,17 +1,16 @@
 r"""MCMC kernels of blackjax as samplers of theta. Needs the extra: `pip install "epf_jax[blackjax]"`.
 
-The kernel sees :math:`w = L^{-1}(z - m)`, where m and :math:`L L^T` are the mean and the covariance of the particle
-population: coordinates in which theta has about unit scale at every t, so that one step size serves a posterior that
-narrows as data come. For every draw:
+The kernel works on :math:`w = L^{-1}(z - m)`, where m and :math:`L L^T` are the mean and the covariance of the particle
+population. In these coordinates theta has about unit scale at every t, so that one step size serves a posterior that
+narrows. For every draw:
 
     1. scale    w <- L^-1 (z - m)
-    2. start    the kernel's state at w: its log-density and, where the kernel wants it, its gradient
+    2. start    the kernel's state at w: its log-density and, if the kernel needs it, its gradient
     3. step     the kernel, `num_steps` times
-    4. return   z <- m + L w; or the old z, to the bit, where w did not move or has density zero
+    4. return   z <- m + L w; or exactly the old z if w did not move or has density zero
 
-The density is the same function of theta in other coordinates, a linear map away, so that a kernel which leaves it
-invariant does so here. Where it is NaN, the kernel is told that it is zero. blackjax itself is never imported: its
-kernels come from the caller.
+The map is linear, so a kernel that leaves the density invariant does so here. A NaN density counts as zero. blackjax
+itself is never imported: its kernels come from the caller.
 """
 
 import inspect
@@ -44,7 +43,7 @@ _ANOTHER_TARGET = {
 
 
 def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any) -> Sampler:
-    """A sampler that takes its steps by a kernel of blackjax: HMC, NUTS, MALA, Barker's, slices, random walks.
+    """A sampler whose steps are those of a kernel of blackjax: HMC, NUTS, MALA, Barker's, slices, random walks.
 
     Any filter or chain that takes a `sampler` takes this one:
 
@@ -53,20 +52,22 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
         sampler = epf.blackjax_sampler(blackjax.hmc, step_size=0.6, num_integration_steps=3)
         epf.extended_parameter_filter(model, 1000, sampler=sampler)
 
-    Lengths are in standard deviations of the particle population, from its mean, whatever the scale of theta: start
-    with a `step_size` of .5 to 1, and aim at the acceptance that the kernel's authors recommend, `results.acceptance`.
-    Where the first observations leave little of a vague prior, steps at its scale along a gradient are all refused;
-    filters that resample narrow the population by themselves, in a `practical_filter` a random walk has to. Kernels
-    that loop until they are content (NUTS, slices) take as long for all particles as for the slowest, and have no
-    gradient in reverse mode. A particle where the density is zero and its gradient NaN stays there under a kernel that
-    needs the gradient. Of densities that were NaN, only those where a draw began are counted.
+    Lengths are in standard deviations of the particle population, whatever the scale of theta. Start with a `step_size`
+    of .5 to 1, and aim at the acceptance that the kernel's authors recommend (`results.acceptance`).
+
+    - If the first observations leave little of a vague prior, gradient steps at the prior's scale are all rejected.
+      Filters that resample narrow the population themselves; in a `practical_filter` use a random walk.
+    - Kernels with loops of random length (NUTS, slices) take as long for all particles as for the slowest, and have no
+      gradient in reverse mode.
+    - A particle where the density is zero and its gradient NaN stays there under a kernel that needs the gradient.
+    - NaN densities are counted only where a draw begins.
 
     Args:
         kernel: `blackjax.hmc`, `blackjax.nuts`, `blackjax.mala`, `blackjax.barker`, `blackjax.coordinate_slice`,
-            `blackjax.normal_random_walk`, ..., or a function of your own that makes a `blackjax.SamplingAlgorithm` of a
-            log-density. Not what they return: each particle has its own density.
+            `blackjax.normal_random_walk`, ..., or your own function that makes a `blackjax.SamplingAlgorithm` of a
+            log-density. Give the function itself, not what it returns, because each particle has its own density.
         num_steps: steps of the kernel per observation.
-        parameters: the kernel's own, by name. An `inverse_mass_matrix` that is not given is that of unit scale.
+        parameters: the kernel's parameters, by name. The default `inverse_mass_matrix` is that of unit scale.
     """
     check_whole_number("num_steps", num_steps)
     name = _check_kernel(kernel)
@@ -111,21 +112,21 @@ def blackjax_sampler(kernel: Callable, *, num_steps: int = 1, **parameters: Any)
 
 
 def _invertible(scale_tril: Float[Array, "P P"]) -> Float[Array, "P P"]:
-    """The factor with pivots that can be divided by: rounding leaves zeros where coordinates go together."""
+    """The factor with nonzero pivots: rounding leaves zeros if coordinates are perfectly correlated."""
     least = _LEAST_PIVOT * jnp.sqrt(jnp.sum(scale_tril**2, axis=1))
     pivots = jnp.diagonal(scale_tril)
     return scale_tril + jnp.diag(jnp.maximum(pivots, least) - pivots)
 
 
 def _acceptance(info: Any, before: Any, after: Any) -> Float[Array, ""]:
-    """What the kernel says of its acceptance, or whether it moved where it says nothing; NaN is a refusal."""
+    """The acceptance that the kernel reports, or else whether it moved; NaN is a rejection."""
     told = [getattr(info, field) for field in ("acceptance_rate", "is_accepted") if hasattr(info, field)]
     rate = jnp.asarray(told[0] if told else jnp.any(after.position != before.position))
     return jnp.where(jnp.isnan(rate), 0.0, rate)
 
 
 def _moved(state: Any, start: Float[Array, " P"], log_density: Callable) -> Bool[Array, ""]:
-    """Whether the kernel went to another place, of positive density: a slice that begins at zero may end there, too."""
+    """Whether the kernel moved to a place of positive density; a slice that begins at zero density may end at zero."""
     log_p = state.logdensity if hasattr(state, "logdensity") else log_density(state.position)
     return jnp.any(state.position != start) & (log_p > -jnp.inf)
 
@@ -138,7 +139,7 @@ def _unwrapped(kernel: Any) -> Any:
 
 
 def _check_kernel(kernel: Any) -> str:
-    """Refuse what is no kernel, or one of another target; its name."""
+    """The kernel's name; raises if it is not a kernel, or one with another target."""
     if isinstance(kernel, str):
         raise TypeError(f"kernel: expected a kernel of blackjax, got the text {kernel!r}. Write it as {_EXAMPLE}.")
     if hasattr(kernel, "init") and hasattr(kernel, "step") and not callable(kernel):
@@ -166,12 +167,12 @@ def _takes(kernel: Any) -> list[inspect.Parameter]:
 
 
 def _required(kernel: Any) -> list[str]:
-    """Those of them that have no default."""
+    """Those of its parameters that have no default."""
     return [p.name for p in _takes(kernel) if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def _check_parameters(kernel: Any, name: str, parameters: dict[str, Any]) -> None:
-    """Refuse parameters that the kernel does not take, or lacks, and lengths that are none."""
+    """Raise for unknown or missing parameters, and for lengths that are not positive."""
     takes = _takes(kernel)
     any_name = any(p.kind is p.VAR_KEYWORD for p in takes)
     named = [p.name for p in takes if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

@@ -1,7 +1,7 @@
 """Exact draws in one dimension: the inverse distribution function of the density on a grid.
 
-The density is evaluated at equally spaced points around the particle population and taken as linear in between; the
-draw inverts that piecewise-quadratic distribution function exactly. Draws do not depend on the previous theta.
+The density is evaluated at equally spaced points around the particle population, and is linear in between. The draw
+inverts that piecewise-quadratic distribution function exactly, and does not depend on the previous theta.
 """
 
 import jax

@@ -62,23 +62,23 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
 
 
 def default_walk(num_parameters: int) -> Sampler:
-    """The random walk that filters take of themselves: of several parameters a chain mixes more slowly."""
+    """The default random walk of filters: several parameters get more steps, because chains mix more slowly."""
     return random_walk(num_steps=1 if num_parameters == 1 else 4)
 
 
 def steps_like(population: Population) -> Float[Array, "P P"]:
-    r"""The scale of a random walk for a target shaped like the population: :math:`2.38/\sqrt{P}` times its own."""
+    r"""The scale of a random walk for a target shaped like the population: :math:`2.38/\sqrt{P}` times its scale."""
     return population.scale_tril * (2.38 / jnp.sqrt(population.mean.shape[0]))
 
 
 def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array, "..."], Bool[Array, "..."]]:
     """Whether Metropolis' rule moves from one log-density to another, and whether the new one is NaN.
 
-    A particle that stands where its density is NaN or zero leaves for any place with positive density; a NaN compares
-    as False, so that no place whose density cannot be evaluated is moved to.
+    A particle with NaN or zero density moves to any place with positive density. A NaN compares as False, so no
+    particle moves to a NaN density.
 
-    The ratio of densities is divided by a uniform on (0, 1] rather than compared with it: XLA computes a quotient once
-    and keeps it, a comparison it may make again, random number and all, wherever its outcome is read.
+    The ratio of densities is divided by a uniform number on (0, 1] instead of compared with it: XLA computes a quotient
+    once, but may repeat a comparison, with its random number, wherever the result is read.
     """
     lowest = jnp.finfo(log_p.dtype).min
     ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))

@@ -1,4 +1,4 @@
-"""The sampler noun: a Markov kernel on theta in unconstrained coordinates."""
+"""`Sampler`: a Markov kernel on theta in unconstrained coordinates."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ LogDensity = Callable[[Float[Array, " P"]], Float[Array, ""]]
 
 
 class SampleInfo(NamedTuple):
-    """What a draw of theta reports.
+    """The report of a draw of theta.
 
     Attributes:
-        acceptance: the share of proposed moves that was accepted.
-        num_bad: how often the density was NaN where the sampler looked; such places are never moved to.
+        acceptance: the share of accepted moves.
+        num_bad: how often the density was NaN; the sampler never moves there.
     """
 
     acceptance: Float[Array, ""]
@@ -27,7 +27,7 @@ class SampleInfo(NamedTuple):
 
 
 def together(info: SampleInfo) -> SampleInfo:
-    """One report of many draws, from that of each."""
+    """One report for many draws, from their reports."""
     parts = [jnp.ravel(jnp.asarray(part)) for part in info]
     alike = parts[0].size == parts[1].size
     acceptance, num_bad = sums(*parts) if alike else (sums(part)[0] for part in parts)
@@ -35,17 +35,17 @@ def together(info: SampleInfo) -> SampleInfo:
 
 
 def exact_draw(dtype: Any) -> SampleInfo:
-    """The report of a draw that needs no acceptance and looks at no density."""
+    """The report of an exact draw."""
     return SampleInfo(jnp.ones((), dtype), jnp.zeros((), int))
 
 
 def no_draw() -> SampleInfo:
-    """The report where theta was left as it is."""
+    """The report if theta was not drawn."""
     return SampleInfo(jnp.zeros(()), jnp.zeros((), int))
 
 
 def unit_population(theta: Float[Array, " P"]) -> Population:
-    """A population about theta with unit scale, for a kernel used on its own."""
+    """A population about theta with unit scale, for a kernel without particles."""
     return Population(theta, jnp.eye(theta.shape[0], dtype=theta.dtype))
 
 
@@ -54,12 +54,12 @@ class Sampler(NamedTuple):
 
     Attributes:
         step: `step(key, theta, log_density, population=None) -> theta, info`; theta is one particle's unconstrained
-            vector, `population` the location and scale of all particles, to which steps and windows are tuned (by
-            default theta itself, and one).
-        max_dim: the most parameters that it can handle, or None.
-        name: for messages.
+            vector, `population` the location and scale of all particles, which set the length of steps (by default
+            theta itself, and one).
+        max_dim: the largest number of parameters, or None.
+        name: the name for messages.
         uses_gradient: whether it differentiates the density.
-        fits_any: whether it is the same for any number of parameters: nothing about it is told for each.
+        fits_any: whether it has no settings for single parameters, and so fits any number of them.
         draw: `draw(key, shape, dtype)`, the random numbers of a step for theta of the given shape, (P,) or (N, P). With
             it, one draw serves all particles, and none needs a key of its own.
         move: `move(numbers, theta, log_density, population)`, the step given its random numbers.
@@ -75,7 +75,7 @@ class Sampler(NamedTuple):
 
 
 def check_sampler(sampler: Any, coordinates: Parameters) -> None:
-    """Refuse what is no sampler of the parameters."""
+    """Raise if it is not a sampler, or does not fit the parameters."""
     if not isinstance(sampler, Sampler):
         hint = " Call it: samplers are built by their functions." if callable(sampler) else ""
         if type(sampler).__module__.startswith("blackjax"):
@@ -97,7 +97,7 @@ def check_sampler(sampler: Any, coordinates: Parameters) -> None:
 
 
 def prior_population(coordinates: Parameters) -> Population:
-    """The location and scale of the prior, for a sampler that is told of no particles."""
+    """The location and scale of the prior, for a sampler without particles."""
     return Population(coordinates.centre, coordinates.scale * np.eye(coordinates.dim, dtype=coordinates.scale.dtype))
 
 
@@ -109,7 +109,7 @@ def each_particle(
     log_target: Callable,
     population: Population,
 ) -> tuple[Float[Array, "N P"], SampleInfo]:
-    """One step of the sampler for every particle, whose density is `log_target` of its own S."""
+    """One step of the sampler for every particle; its density is `log_target` of its own S."""
     if sampler.draw is None or sampler.move is None:
         keys = jax.random.split(key, theta.shape[0])
         return jax.vmap(lambda key, z, S: sampler.step(key, z, log_target(S), population))(keys, theta, S)
@@ -118,7 +118,7 @@ def each_particle(
 
 
 def per_coordinate(name: str, value: Any, theta: Float[Array, " P"]) -> Float[Array, " P"]:
-    """One number for each coordinate of theta, from one for all or one each."""
+    """One number for each coordinate of theta, from one for all or one for each."""
     value = jnp.asarray(value, theta.dtype)
     if value.shape not in ((), theta.shape):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Slice sampling (Neal 2003), coordinate by coordinate, with stepping out and shrinkage in bounded loops.
 
 For each coordinate: draw a level below the density at the current point; step an interval of width w out, at random
-left and right, until both ends are below the level or `max_steps_out` is spent (Neal's figure 3); draw points from
+left and right, until both ends are below the level or after `max_steps_out` steps (Neal's figure 3); draw points from
 the interval, shrinking it towards the current point, until one is above the level (figure 5). Both loops have fixed
 bounds, so the kernel can be vmapped and differentiated. If no point is found the current one stays.
 """

@@ -1,4 +1,4 @@
-"""Statistics: what a particle keeps of its path, and how theta's density is read back from it."""
+"""Statistics: what a particle keeps of its path, and from which theta is redrawn."""
 
 from epf_jax.statistics.assumed_density import assumed_density
 from epf_jax.statistics.chebyshev import chebyshev

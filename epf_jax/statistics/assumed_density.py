@@ -1,4 +1,4 @@
-r"""Assumed densities: a Gaussian over theta in every particle, or a mixture, matched to each new term's moments.
+r"""Assumed densities: a Gaussian, or a mixture, over theta in every particle, matched to the moments of each new term.
 
 The assumed parameter filter of Erol, Wu, Li and Russell (2017) keeps :math:`q_t(z) = N(z; m, LL^T)` over the
 unconstrained parameters. A term :math:`\ell(z)` of the path's likelihood, a transition or an observation, turns it into
@@ -9,19 +9,19 @@ Opper 1998). The moments are sums over fixed nodes :math:`\xi_j` with weights :m
           V = \sum_j p_j (\xi_j - \mu)(\xi_j - \mu)^T,
           \qquad m \leftarrow m + L\mu, \quad L \leftarrow L\,\mathrm{chol}(V) .
 
-L is carried, never the covariance, so that the covariance is positive definite in any precision. All weights are
-positive: Gauss-Hermite on a tensor grid for up to three parameters, and for more the degree-five rule of Stroud (1971).
-Both integrate fourth moments exactly, without which a covariance matched thousands of times would drift.
+Particles keep L instead of the covariance, which is then positive definite in any precision. All weights are positive:
+Gauss-Hermite on a tensor grid for up to three parameters, and for more the degree-five rule of Stroud (1971). Both
+integrate fourth moments exactly; otherwise a covariance that is matched thousands of times would drift.
 
-In a mixture each component is matched on its own, and its weight grows by its own :math:`\sum_j w_j\,\ell_j`.
+In a mixture each component is matched separately, and its weight is multiplied by its own :math:`\sum_j w_j\,\ell_j`.
 
-No sums of the path are kept, so nothing limits how theta may enter; what is lost is whatever a Gaussian cannot say, at
-every step anew.
+No sums of the path are kept, so theta may enter in any way. At every step the statistic loses what a Gaussian cannot
+represent.
 
-The first observations may say more than the prior does, many times over: between nodes as far apart as the prior is
-wide their density is a spike, and the Gaussian that is matched to what the nodes say of it lies beside it, and narrow.
-They are taken in by powers, :math:`\ell = \ell^{\beta_1} \ell^{\beta_2} \cdots`, each so small that its logarithms
-at the nodes differ by little, with nodes placed anew after each.
+The first observations may say much more than the prior. Their density is then a spike between the nodes of the prior,
+and the matched Gaussian would lie beside it, and be too narrow. So they are absorbed by powers,
+:math:`\ell = \ell^{\beta_1} \ell^{\beta_2} \cdots`, each so small that its logarithms at the nodes differ little, with
+new nodes after each.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ _SD_OF_A_POWER = 0.8  # of its logarithms at the nodes
 
 
 class MixtureStatistic(NamedTuple):
-    """theta | path, in unconstrained coordinates, as K weighted Gaussians N(m, L L^T)."""
+    """theta | path in unconstrained coordinates: K weighted Gaussians N(m, L L^T)."""
 
     log_weights: Float[Array, " K"]
     m: Float[Array, "K P"]
@@ -62,9 +62,9 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
 
     Args:
         model: the model; theta may enter in any way.
-        num_components: how many Gaussians, each matched on its own; more follow skewed or several-peaked densities.
+        num_components: the number of Gaussians, each matched separately; more follow skewed or multimodal densities.
         num_nodes: Gauss-Hermite nodes per coordinate; 15 for one parameter, 9 x 9 for two, 7 x 7 x 7 for three by
-            default. With more parameters the nodes are those of the degree-five rule, and there is nothing to choose.
+            default. With more parameters the nodes are always those of the degree-five rule.
     """
     check_model_learns(model, "assumed_density")
     check_whole_number("num_components", num_components)
@@ -75,7 +75,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
 
     def match(log_l, m, L):
-        """The Gaussian with the moments of N(m, L L^T) times a factor, whose logarithms at the nodes are given."""
+        """The Gaussian with the moments of N(m, L L^T) times a factor, given by its logarithms at the nodes."""
         log_p = log_w + log_l
         total = logsumexp(log_p)
         seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
@@ -160,7 +160,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
 
 
 def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:
-    """The power of a factor, at most what is left of it, whose logarithms at the nodes differ by little."""
+    """A power of a factor, at most the remaining one, whose logarithms at the nodes differ little."""
     seen = jnp.isfinite(log_l)
     w = jnp.where(seen, jnp.exp(log_w), 0.0)
     w = w / jnp.maximum(jnp.sum(w), jnp.finfo(w.dtype).tiny)
@@ -170,7 +170,7 @@ def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Arr
 
 
 def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:
-    """The factor with a diagonal of at least `_LEAST_SHRINKAGE`: no term takes a coordinate's whole spread away."""
+    """The factor with a diagonal of at least `_LEAST_SHRINKAGE`, so that no term removes all spread of a coordinate."""
     diagonal = jnp.diag(L)
     return L + jnp.diag(jnp.maximum(diagonal, _LEAST_SHRINKAGE) - diagonal)
 
@@ -198,8 +198,8 @@ def degree_five_rule(dim: int) -> tuple[Float[np.ndarray, "M P"], Float[np.ndarr
     r"""Nodes and positive weights that integrate polynomials of degree five against N(0, I), for three parameters up.
 
     Stroud (1971): :math:`\pm\sqrt{(n+2)/2}\,e_i`, each of weight :math:`4/(n+2)^2`, and the corners
-    :math:`\sqrt{(n+2)/(n-2)}\,(\pm1, .., \pm1)`, together of weight :math:`((n-2)/(n+2))^2`. Of the :math:`2^n` corners
-    a subset does, in which no five signs are tied to one another: an orthogonal array of strength five.
+    :math:`\sqrt{(n+2)/(n-2)}\,(\pm1, .., \pm1)`, together of weight :math:`((n-2)/(n+2))^2`. A subset of the
+    :math:`2^n` corners is enough if any five signs are independent: an orthogonal array of strength five.
     """
     n, codes, tied = dim, list[int](), set[int]()
     while len(codes) < n:  # the sign of coordinate i in run r is the parity of r & columns[i]: four must not cancel

@@ -1,14 +1,14 @@
-r"""Chebyshev statistics: the running log-density of the path at the nodes of a box, read back by interpolation.
+r"""Chebyshev statistics: the running log-density of the path at the nodes of a box, interpolated between them.
 
 Each particle keeps :math:`S^j_t = \sum_{s \le t} \log p(x_s, y_s \mid x_{s-1}, \theta_j) - \max_i \log p(x_s, y_s \mid
 x_{s-1}, \theta_i)` at Chebyshev points :math:`\theta_j` (Trefethen 2013, chapters 2-5). Between the nodes the sum
-is read by barycentric interpolation, the polynomial through the nodes: near-best on the whole box, where a Taylor
-polynomial is best at a point and may turn upwards away from it. Outside the box the density is zero. No derivatives
-are taken, so any transition and any observation will do.
+is interpolated by the polynomial through the nodes, in barycentric form. It is near-best on the whole box, while a
+Taylor polynomial is best at a point and may turn upwards away from it. Outside the box the density is zero. No
+derivatives are needed, so any transition and any observation can be used.
 
-The box begins as wide as the prior and follows the posterior. A vague prior's nodes lie too far apart for what the
-first observations say. So a particle keeps the opening of its path: while that is all of it, new nodes are evaluated
-along it; later ones are read between the old.
+The box begins as wide as the prior and follows the posterior. The nodes of a vague prior are too far apart for what the
+first observations say. So a particle keeps the opening of its path: while that is the whole path, densities at new
+nodes are evaluated along it; later they are interpolated from the old nodes.
 """
 
 import math
@@ -39,17 +39,16 @@ _LEAST = -1e15  # what a step may take from a node at most: sums of it, and what
 class NodalStatistic(NamedTuple):
     """The path's log-density at the nodes of a box, relative to the node where it is largest.
 
-    All particles share one box and one `fall`; they travel with each, so that the statistic of one particle stands
-    alone.
+    All particles share one box and one `fall`, but each has its own copy.
 
     Attributes:
-        values: the log-density at the nodes, zero at the best, so that of a long series, too, no digits are lost; in
-            a fixed box, the sum of such log-densities of each step.
+        values: the log-density at the nodes, zero at the best node, so that long series lose no digits; in a fixed box,
+            the sum of such log-densities of each step.
         low, high: the box's ends in z.
-        fall: how far the log-density fell among the nodes about its top when the box was last due; where that is more
-            than `RESOLVED`, they cannot tell the posterior's shape.
-        num_misread: how often a box was cut whose nodes were too far apart for what was read between them.
-        opening: the path's first steps, or None where they are not kept.
+        fall: how far the log-density fell between the nodes near its top when the box was last due. If it is more than
+            `RESOLVED`, the nodes do not resolve the posterior.
+        num_misread: how often a box was cut although its nodes were too far apart for interpolation.
+        opening: the path's first steps, or None if they are not kept.
     """
 
     values: Float[Array, "..."]
@@ -74,22 +73,21 @@ def chebyshev(
 ) -> Statistic:
     """The nodal statistic on a tensor grid of Chebyshev points, for one to three parameters.
 
-    What is read between nodes must be continuous in theta: not a change point, nor a bound of the observations.
+    Densities must be continuous in theta: no change points, and no bounds of observations that depend on theta.
 
     Args:
         model: the model.
         num_nodes: nodes per unconstrained coordinate (one number, or one each); 20 for one parameter, 24 x 24 for
             two, 12 x 12 x 12 for three by default.
-        box: the lowest and the highest theta, each with the prior's structure; by default that of the prior's
-            coordinates, five standard deviations to either side of its centre and more near bounds.
-        shrink: as the posterior narrows, the box follows: at times in geometric progression it is cut to this many
-            posterior standard deviations to either side of the posterior mean, and never grows again. But while a
-            particle remembers its whole path it is placed anew, and may move and grow: for 6 observations with one
-            parameter, 25 with more, or fewer where what theta's densities read is so many numbers that their rows
-            would outweigh the nodes. None keeps the box. A box wider than need be spends its nodes where
-            theta cannot be, and steep log-densities there spoil the interpolation everywhere. Shrinking boxes are read
-            through a logarithm that tames such log-densities (`interpolation.compress`); a fixed box is read by the
-            plain polynomial through its nodes.
+        box: the lowest and the highest theta, each with the prior's structure; by default five prior standard
+            deviations to either side of the prior's centre, and more near bounds.
+        shrink: the box follows the posterior as it narrows. At times in geometric progression it is cut to this many
+            posterior standard deviations to either side of the posterior mean, and never grows again. Only while
+            particles remember their whole paths is it placed anew, and may move and grow: for 6 observations with one
+            parameter, 25 with more, or fewer if a step of the path is many numbers. None keeps the box. A box that is
+            too wide wastes its nodes, and steep log-densities spoil the interpolation everywhere. Shrinking boxes are
+            interpolated through a logarithm that tames such log-densities (`interpolation.compress`), a fixed box by
+            the plain polynomial through its nodes.
         sampler: how theta is drawn; one step of `random_walk()` by default.
     """
     check_model_learns(model, "chebyshev")
@@ -188,13 +186,13 @@ def _nodal(
 
 
 def _worked_out_once(values: Array) -> Array:
-    """The values, -inf where they are no numbers: a quotient, as XLA makes sines anew for all that reads them."""
+    """The values, with -inf for NaN. It is a quotient, because XLA would recompute sines for every reader."""
     is_number = jnp.isfinite(values)
     return jnp.where(is_number, values, -jnp.inf) / jnp.where(is_number, 1.0, 2.0)
 
 
 def _from_top(values: Array) -> Array:
-    """Log-densities, of which some may be -inf, relative to the largest."""
+    """Log-densities relative to the largest; some may be -inf."""
     top = jax.lax.stop_gradient(jnp.max(values))
     return values - jnp.where(top > -jnp.inf, top, 0.0)
 
@@ -220,7 +218,7 @@ def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:
     share = np.mean(np.all((draws >= np.asarray(low)) & (draws <= np.asarray(high)), axis=1))
     if share < 0.01:
         raise ValueError(
-            f"box: it holds {share:.1%} of the prior's mass, and theta cannot leave it. Widen the box {box} so that it "
-            f"covers the prior, whose centre is {coordinates.to_theta(coordinates.centre)}, or change the prior."
+            f"box: it holds only {share:.1%} of the prior's mass, and theta cannot leave it. Widen the box {box} to "
+            f"cover the prior, whose centre is {coordinates.to_theta(coordinates.centre)}, or change the prior."
         )
     return low, high

@@ -1,11 +1,11 @@
-r"""Draws of theta where some of its numbers are coefficients of a regression with Gaussian noise.
+r"""Draws of theta if some of its numbers are coefficients of a regression with Gaussian noise.
 
-Given all else, the coefficients' likelihood is a Gaussian. A Metropolis-Hastings step walks all else, and proposes the
-coefficients anew from that Gaussian times one as wide as their prior: coefficients tied to each other closely (an
-intercept and an autoregression far from zero) ask for it. Coefficients that are multiplied with each other (a mean and
-the speed of return to it) are proposed in blocks, a step for each given the others. Where the prior is not like a
-Gaussian, far out in its tails or at a bound, such proposals may not be accepted; so a turn ends with a random walk of
-all of theta.
+The likelihood of the coefficients given the other numbers is Gaussian. A Metropolis-Hastings step walks the other
+numbers, and proposes the coefficients from that Gaussian times one as wide as their prior. Strongly correlated
+coefficients (an intercept and an autoregression far from zero) need this. Coefficients that are multiplied with each
+other (a mean and the speed of return to it) are proposed in blocks, one step for each given the others. If the prior is
+not like a Gaussian, far in its tails or at a bound, such proposals may be rejected; so a turn ends with a random walk
+of all of theta.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,9 +35,9 @@ class Regression(NamedTuple):
     """Numbers of theta that are coefficients given all others.
 
     Attributes:
-        coefficients: which of theta's numbers in a row they are; each has a coordinate of its own.
-        rows: `rows(S, t)`, those of their regression given all other of theta's numbers t, with unit noise, for what
-            the coefficients are more than at the prior's centre.
+        coefficients: their places in theta's flat vector; each has its own coordinate.
+        rows: `rows(S, t)`, the rows of their regression with unit noise given all other numbers t of theta, for the
+            coefficients less their values at the prior's centre.
     """
 
     coefficients: Int[np.ndarray, " A"]
@@ -45,7 +45,7 @@ class Regression(NamedTuple):
 
 
 def with_gaussian_proposals(statistic: Statistic, model: StateSpaceModel, blocks: Sequence[Regression]) -> Statistic:
-    """The statistic, its theta drawn with proposals of the coefficients, of one block after the other."""
+    """The statistic, with theta drawn by proposals of the coefficients, block by block."""
     coordinates = model.parameters
     drawn = np.concatenate([block.coefficients for block in blocks])
     others = np.setdiff1d(np.arange(coordinates.dim), coordinates.own[drawn])
@@ -97,7 +97,7 @@ def _walk(log_density, S, steps, current, noise, uniform):
 
 
 def _proposing(coordinates: Parameters, block: Regression, others: Int[np.ndarray, " B"]) -> Callable:
-    """A Metropolis-Hastings step that walks some coordinates and draws a block's coefficients given them and all else.
+    """A Metropolis-Hastings step that walks some coordinates and draws a block's coefficients given the rest.
 
     Like `_walk`, it is `step(log_density, S, steps, current, noise, uniform)`.
     """
@@ -142,7 +142,7 @@ def _proposing(coordinates: Parameters, block: Regression, others: Int[np.ndarra
 
 
 def _steps(population: Population, others: Int[np.ndarray, " B"]) -> tuple[Array, Array]:
-    """The scales of random walks shaped like the population: along all but the coefficients, and along all."""
+    """The scales of random walks shaped like the population: without the coefficients, and with them."""
     if len(others) == 0:
         return jnp.zeros((0, 0)), steps_like(population)
     rows = population.scale_tril[others]
@@ -150,7 +150,7 @@ def _steps(population: Population, others: Int[np.ndarray, " B"]) -> tuple[Array
 
 
 def put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequence[Any]) -> Float[Array, " n"]:
-    """The vector with other numbers in these places; written out, where XLA's scatters would be slow."""
+    """The vector with new numbers in these places, written out because XLA's scatters are slow."""
     found = list(vector)
     for i, number in zip(places, numbers, strict=True):
         found[i] = number
@@ -158,7 +158,7 @@ def put(vector: Float[Array, " n"], places: Int[np.ndarray, " k"], numbers: Sequ
 
 
 def _prior_factor(coordinates: Parameters, coefficients: Int[np.ndarray, " A"], numbers: Numbers) -> Factor:
-    """The prior's factor in the coefficients' regression: that of a Gaussian as wide as it is about its centre."""
+    """The prior's factor in the coefficients' regression: that of a Gaussian with the prior's centre and width."""
 
     def moments():
         ends = (numbers.at(coordinates.centre + side * coordinates.scale) for side in (-1.0, 1.0))

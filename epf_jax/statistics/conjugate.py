@@ -8,8 +8,8 @@ For :math:`v_t = F_t^T \theta + b_t + \epsilon_t`, :math:`\epsilon_t \sim N(0, Q
     C_t &= C_{t-1} - C_{t-1} F_t D_t^{-1} F_t^T C_{t-1} \\
     m_t &= m_{t-1} + C_{t-1} F_t D_t^{-1} (v_t - b_t - F_t^T m_{t-1})
 
-:math:`v_t` is the state x_t, the observation y_t, or both in turn, wherever theta enters linearly. F and b are read
-off the model (its mean is affine in theta); nothing is written by hand.
+:math:`v_t` is the state x_t, the observation y_t, or both in turn, wherever theta enters linearly. F and b are derived
+from the model, whose mean is affine in theta.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from epf_jax.statistics.statistic import Statistic, check_model_learns
 
 
 class GaussianStatistic(NamedTuple):
-    """theta | path ~ N(m, C), C = L L^T: in float32 C could not hold a vague prior beside what the data say well."""
+    """theta | path ~ N(m, C), C = L L^T. In float32 C itself could not hold both a vague prior and precise data."""
 
     m: Float[Array, " P"]
     L: Float[Array, "P P"]
@@ -58,7 +58,7 @@ class LinearPart(NamedTuple):
     Attributes:
         gaussian: the term.
         inflate: `inflate(key, residual, x_prev, x, u)`, factors on the noise of each component given the standardised
-            residual at the particle's own theta; None where the noise is as the term says.
+            residual at the particle's own theta; None if the noise is that of the term.
     """
 
     gaussian: GaussianTerm
@@ -82,7 +82,7 @@ def conjugate(model: StateSpaceModel) -> Statistic:
 
 
 def linear_part(term: Term, model: StateSpaceModel, terms: Terms, inflate: Callable | None = None) -> LinearPart:
-    """The linear part of a term that `why_not_linear` has nothing against."""
+    """The linear part of a term that is Gaussian and linear in theta (`why_not_linear`)."""
     gaussian = gaussian_term(term, model.parameters.centre, terms.example)
     assert gaussian is not None
     return LinearPart(gaussian, inflate)
@@ -146,7 +146,7 @@ def linear_gaussian_statistic(
 
 @lru_cache(maxsize=256)
 def why_not_conjugate(model: StateSpaceModel) -> str:
-    """What keeps `model` from Storvik's recursion, in a sentence; empty when nothing does."""
+    """A sentence that says why Storvik's recursion does not fit `model`, or an empty string."""
     problem = why_not_gaussian_prior(model, "conjugate")
     if problem:
         return problem
@@ -159,7 +159,7 @@ def why_not_conjugate(model: StateSpaceModel) -> str:
 
 
 def why_not_gaussian_prior(model: StateSpaceModel, who: str) -> str:
-    """What keeps theta's prior from being one Gaussian; models that cannot be inspected are refused."""
+    """Why theta's prior is not Gaussian, or an empty string; raises for models that cannot be inspected."""
     check_model_learns(model, who)
     require_inspectable(model, who)
     for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
@@ -169,7 +169,7 @@ def why_not_gaussian_prior(model: StateSpaceModel, who: str) -> str:
 
 
 def why_not_linear(term: Term, model: StateSpaceModel, terms: Terms) -> str:
-    """What keeps one term from being Gaussian and linear in theta."""
+    """Why a term is not Gaussian and linear in theta, or an empty string."""
     gaussian = gaussian_term(term, model.parameters.centre, terms.example)
     if gaussian is None:
         return f"theta enters the {term.name}, which is not Gaussian."

@@ -1,11 +1,11 @@
 r"""Exact statistics of models that are conjugate block by block: coefficients, variances, rates, transition matrices.
 
 Independent priors are seldom conjugate together: a Gaussian coefficient and an inverse-gamma variance are not. But each
-is conjugate *given the other*. So theta falls into blocks, and each particle keeps
+is conjugate *given the other*. So theta is divided into blocks, and each particle keeps
 
-- the sums in which the likelihood of its whole path can be written, exactly (`factors`), and
+- sums from which the likelihood of its whole path can be computed exactly (`factors`), and
 - its own theta, which one Gibbs sweep moves at every step: each block is drawn from its exact conditional given the
-  sums and the other blocks (`families`). A sweep leaves p(theta | path) invariant, as a Metropolis-Hastings step does.
+  sums and the other blocks (`families`). A sweep leaves p(theta | path) invariant.
 
 .. math:: \beta \mid v \sim N, \qquad
           v_k \mid \beta \sim \mathrm{IG}\Big(a + \frac{n_k}2,\; b + \frac{SSR_k(\beta)}2\Big), \qquad
@@ -71,13 +71,13 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     - `Beta`, of any shape: probabilities of a density that is linear in log p and log(1 - p) and not categorical
       (successes, the first of them); `InverseGamma` so, too, of a density that is not Gaussian (a Laplace's scale).
 
-    Which is which may depend on the state, as in `theta["phi"][regime]`. The form is read off the model and checked
-    against the model's own densities on simulated paths, at thetas within two prior standard deviations; what does not
-    fit is refused. Where a series comes to a time or a state at which the model has another form than on any of these,
-    theta becomes NaN, of which `run` tells.
+    Which parameter is used may depend on the state, as in `theta["phi"][regime]`. The form is derived from the model
+    and compared with the model's own densities on simulated paths, at thetas within two prior standard deviations; a
+    model that does not fit raises an error. If the model has another form at some later time or state, theta becomes
+    NaN, and `run` warns.
 
-    Sums of squares are kept in the precision in use. A series whose level is hundreds of times its noise should be
-    centred first, or run in float64.
+    Sums of squares are kept in the precision in use. If the level of a series is hundreds of times its noise, subtract
+    it first, or use float64.
     """
     check_model_learns(model, "conjugate_blocks")
     require_inspectable(model, "conjugate_blocks")
@@ -91,7 +91,7 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
 
 
 def conjugate_blocks_if_fitting(model: StateSpaceModel) -> Statistic | None:
-    """The statistic, where the prior has more in it than coefficients and the model fits; or None."""
+    """The statistic, if the prior has more than coefficients and the model fits; otherwise None."""
     if not has_conjugate_noise(model):
         return None
     try:
@@ -177,7 +177,7 @@ def _draw_block(key, leaves, block, S, values, features, log_likelihood):
 
 
 def _blocks(leaves: list[Leaf], factors: list[Factor]) -> list[list[int]]:
-    """The leaves by position, in blocks drawn one after another: coefficients whose products do not enter, together."""
+    """The leaves by position, in blocks drawn one after another; coefficients without products share a block."""
     products = {pair for factor in factors for pair in factor.products}
     blocks: list[list[int]] = []
     for i, leaf in enumerate(leaves):
@@ -223,7 +223,7 @@ def _view(model: StateSpaceModel, leaves: list[Leaf]) -> tuple[Any, View]:
 
 
 def _other_regimes(model: StateSpaceModel, *states: np.ndarray) -> Iterator[np.ndarray]:
-    """States with their regimes drawn anew, evenly: a rare one may be in no simulated path."""
+    """States with regimes drawn again, evenly, because simulated paths may not contain a rare one."""
     theta = model.parameters.to_theta(model.parameters.centre)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     law = abstractly(model.transition, theta, x, example_input(model))
@@ -241,11 +241,11 @@ def _other_regimes(model: StateSpaceModel, *states: np.ndarray) -> Iterator[np.n
 
 
 def _evaluated(function: Callable, *arguments: Any) -> Any:
-    """The function's value in numbers, even where a filter is being built inside somebody's jit."""
+    """The function's value as numbers, even if a filter is built inside jit."""
     with full_precision():
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     if any(isinstance(number, jax.core.Tracer) for number in (*program.consts, *jax.tree.leaves(arguments))):
-        raise NotConjugateError("its form is checked on numbers, which a model made inside jax.jit does not have.")
+        raise NotConjugateError("its form is checked with numbers, which a model inside jax.jit does not have.")
     leaves = list(map(np.asarray, jax.tree.leaves(arguments)))
     with on_cpu():
         compiled = (
@@ -271,13 +271,13 @@ def _likely_thetas(model: StateSpaceModel) -> list[Any]:
 
 
 def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
-    """Steps x_prev, x, y, u of a few short paths: states as the model really has them, regimes included."""
+    """Steps x_prev, x, y, u of a few short simulated paths, with regimes."""
     num_paths, num_steps = _PROBES
     structure = jax.tree.structure(model.shapes.theta)
     rows = jax.tree.map(lambda a: np.broadcast_to(a, (num_steps, *np.shape(a))), example_input(model))
 
     def path(key, leaves):
-        """One path; what is counted on it is just said, for draws of counts would take seconds to compile."""
+        """One path; counts on it are invented, because draws of counts would take seconds to compile."""
         at_theta = known(model, jax.tree.unflatten(structure, leaves))
         x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
         if not is_count(at_theta.observation({}, x, example_input(model))):
@@ -295,7 +295,7 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
 
 
 def _checked(model: StateSpaceModel, term: Term, view: View) -> list[Factor]:
-    """The factors of a term, after comparing their log-likelihoods, up to a constant, with the model's own."""
+    """The factors of a term, after a comparison of their log-likelihoods with the model's, up to a constant."""
     factors, thetas = factors_of(term, view), _likely_thetas(model)
 
     def both(x_prev, x, y, u):

@@ -1,4 +1,4 @@
-r"""Conjugate families: a leaf of the prior, the features by which a likelihood sees it, and its exact conditional.
+r"""Conjugate families: the features of a parameter that its likelihood is linear in, and its exact conditional.
 
 An inverse-gamma variance v, an inverse-Wishart covariance V, a Dirichlet row p, a gamma rate and a beta probability
 have exponential-family densities,
@@ -6,10 +6,10 @@ have exponential-family densities,
 .. math:: v: (\log v,\; 1/v) \qquad V: (\log |V|,\; V^{-1}) \qquad p: \log p \qquad \lambda: (\log\lambda,\; \lambda)
           \qquad q: (\log q,\; \log(1 - q)),
 
-and a log-likelihood that is *linear* in these features. Its gradient with respect to them is then all that the data
-say, and the conditional posterior of the leaf is the prior with that gradient added to its natural parameters: half
-the count and half the sum of squares, the scatter matrix, the counts of transitions. Coefficients (Gaussian leaves)
-enter quadratically; theirs is the Gaussian with the gradient and Hessian of the log-density.
+and a log-likelihood that is *linear* in these features. Its gradient with respect to them is all that the data say: the
+conditional posterior is the prior with that gradient added to its natural parameters (half the count and half the sum
+of squares, the scatter matrix, the counts of transitions). Coefficients (Gaussian parameters) enter quadratically;
+their conditional is the Gaussian with the gradient and Hessian of the log-density.
 """
 
 from collections.abc import Callable
@@ -33,16 +33,16 @@ class NotConjugateError(ValueError):
 
 
 class Family(NamedTuple):
-    """What can be learned of one kind of leaf.
+    """A conjugate family.
 
     Attributes:
-        name: for messages.
+        name: the name for messages.
         features: `features(value)`, the pytree that log-likelihoods are written in.
         draw: `draw(key, prior, gradient)`, the leaf of every particle given the gradients of their log-likelihoods with
             respect to its features; None for coefficients, which are drawn together (`draw_coefficients`).
-        ends: `ends(value)`, two values far apart, at which slopes tell the coefficients of the features, whatever the
-            data are; None where features are no functions of one entry each.
-        near: `near(value, k)`, another value not far away, each entry moved by its own share, other ones for each k.
+        ends: `ends(value)`, two values far apart, at which slopes give the coefficients of the features for any data;
+            None if features are not functions of one entry each.
+        near: `near(value, k)`, another value close by, with each entry moved by its own share, which depends on k.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Leaf(NamedTuple):
     """One distribution of the prior.
 
     Attributes:
-        name: where it stands in theta.
+        name: its place in theta.
         prior: the distribution.
         family: its family.
-        shape: of its value.
+        shape: the shape of its value.
     """
 
     name: str
@@ -84,7 +84,7 @@ def prior_leaves(model: Any) -> list[Leaf]:
 
 
 def has_conjugate_noise(model: Any) -> bool:
-    """Whether the prior has more in it than coefficients, and nothing but conjugate families."""
+    """Whether the prior has more than coefficients, and only conjugate families."""
     try:
         return any(leaf.family is not COEFFICIENTS for leaf in prior_leaves(model))
     except NotConjugateError:
@@ -181,7 +181,7 @@ def _draw_probabilities(key, prior, gradient):
 
 
 def _positive(drawn):
-    """A draw that rounded to zero, as the least number that is not: theta stays inside its support."""
+    """The draw, with the smallest positive number instead of zero, so that theta stays inside its support."""
     return jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)
 
 
@@ -190,7 +190,7 @@ def _far_apart(value):
 
 
 def _shares(value, k):
-    """Numbers between 0 and 1, another one for each entry."""
+    """Numbers between 0 and 1, different for each entry."""
     return (0.618 * (jnp.arange(value.size) + 1) + 0.414 * k).reshape(value.shape) % 1.0
 
 
@@ -233,10 +233,10 @@ def draw_coefficients(
 
     Args:
         key: a random key.
-        leaves: what is drawn.
-        values: where each particle stands.
-        log_likelihood: `log_likelihood(values, S)` of one particle, quadratic in its values together.
-        S: what each particle knows.
+        leaves: the leaves to draw.
+        values: the current values of each particle.
+        log_likelihood: `log_likelihood(values, S)` of one particle, jointly quadratic in its values.
+        S: the statistic of each particle.
     """
     bounded = [leaf for leaf in leaves if is_bounded(leaf)]
     num, dtype = values[0].shape[0], jnp.result_type(*values)
@@ -269,7 +269,7 @@ def _untruncated(leaf: Leaf) -> Any:
 
 
 def _truncated(u, prior, mean, sd):
-    """The quantile at u of a Gaussian between the prior's bounds, and never quite on one."""
+    """The quantile at u of a Gaussian between the prior's bounds, never exactly on a bound."""
     low, high = (
         jnp.asarray(getattr(prior, side, end), sd.dtype) for side, end in (("low", -jnp.inf), ("high", jnp.inf))
     )

@@ -1,10 +1,10 @@
-r"""Exact statistics of Gaussian terms with linear means, under any prior; theta may be all that scales their noise.
+r"""Exact statistics of Gaussian terms with linear means, under any prior; noise may depend on theta alone.
 
 A term :math:`v_t \sim N(H_t \theta + h_t,\; L(\theta) L(\theta)^T)` (a transition, an observation, or both) has the
-log-density of a regression, whose sufficient statistic is that of least squares: the triangular factor R of all rows
-:math:`(H_t, v_t - h_t)` so far, and their number. A new row is rotated into R; no squares are summed, which in float32
-would lose their digits where data lie far from what the prior expects. Means that are not linear in theta, but in the
-state and the inputs, have these as features instead of H_t (`means`).
+log-density of a regression. Its sufficient statistic is that of least squares: the triangular factor R of all rows
+:math:`(H_t, v_t - h_t)` so far, and their number. A new row is rotated into R. Sums of squares would lose their digits
+in float32 if data are far from what the prior expects. If means are linear in the state and the inputs instead of
+theta, these are the features instead of H_t (`means`).
 
 Given the noise, coefficients in which the means are linear have a Gaussian likelihood, from which they are proposed
 (`coefficients`).
@@ -48,9 +48,9 @@ class Sums(NamedTuple):
     """What a particle keeps of one term.
 
     Attributes:
-        R: triangular factors of the regression's rows: one for each component whose noise is its own, one of all
-            components side by side where their noise is joint, one of all that were divided by noise that is known.
-        counts: how many values were seen of each component; of none where rows were divided by their noise.
+        R: triangular factors of the regression's rows: one for each component with its own noise; one for all
+            components side by side if their noise is joint; one for all rows that were divided by known noise.
+        counts: how many values were seen of each component; empty if rows were divided by their noise.
     """
 
     R: tuple[Factor, ...]
@@ -58,17 +58,17 @@ class Sums(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """One term's share of the statistic; t are theta's numbers in a row.
+    """One term's share of the statistic; t is theta's flat vector.
 
     Attributes:
         gaussian: the term.
         means: how its means are linear.
         noise: which numbers its noise depends on.
-        zero: the sums of nothing.
+        zero: the empty sums.
         add: `add(S, x_prev, x, y, u)`.
         log_likelihood: `log_likelihood(S, t)`.
-        rows: `rows(S, t, drawn)`, those of the regression of the drawn numbers given all others at t, with unit noise,
-            as lists of numbers.
+        rows: `rows(S, t, drawn)`, the rows of the regression of the drawn numbers given all others at t, with unit
+            noise, as lists of numbers.
     """
 
     gaussian: GaussianTerm
@@ -83,12 +83,13 @@ class _Piece(NamedTuple):
 def linear_means(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model whose Gaussian means are linear, under any prior.
 
-    Linear in theta, while x and u may enter in any way; or linear in the state and in inputs that are real numbers,
-    while theta may enter in any way, as in mu + phi (x - mu) and exp(-kappa) x. theta may enter the transition, the
-    observation (of which missing components are skipped) or the initial state, and their noise, too, but not together
-    with x, y or u, nor the joint noise of several observations, some of which may be missing. With a Gaussian prior and
-    known noise `conjugate` is the same with exact draws, and so is `conjugate_blocks` with conjugate priors of
-    variances. The draws here are a few Metropolis-Hastings steps (`coefficients`; of noise alone, a random walk).
+    Means may be linear in theta, while x and u enter in any way. Or they may be linear in the state and in real inputs,
+    while theta enters in any way, as in mu + phi (x - mu) and exp(-kappa) x. theta may enter the transition, the
+    observation (missing components are skipped) or the initial state, and their noise. The noise must not depend on
+    theta together with x, y or u, and joint noise of observations that may be partly missing must not depend on theta.
+
+    Draws are a few Metropolis-Hastings steps (`coefficients`; for noise alone, a random walk). `conjugate` (Gaussian
+    prior, known noise) and `conjugate_blocks` (conjugate priors of variances) have exact draws.
     """
     problem = why_not_linear_means(model)
     if problem:
@@ -120,7 +121,7 @@ def linear_means(model: StateSpaceModel) -> Statistic:
 
 @lru_cache(maxsize=256)
 def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> str:
-    """What keeps a model from this statistic, in a sentence; empty when nothing does.
+    """A sentence that says why the statistic does not fit a model, or an empty string.
 
     Args:
         model: the model.
@@ -150,7 +151,7 @@ def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> s
 
 
 def _simple_noise(gaussian: GaussianTerm) -> str:
-    """What noise may be where means are linear in the state only."""
+    """Whether the noise is allowed if means are linear in the state only."""
     joint = gaussian.term.name == "observation" and not gaussian.diagonal
     return "noise of its own for each component" if joint else "noise of theta alone"
 
@@ -162,12 +163,12 @@ def _means(gaussian: GaussianTerm, numbers: Numbers, example: tuple, of_theta_al
 
 
 def _is_whitened(gaussian: GaussianTerm, means: Means) -> bool:
-    """Whether rows are divided by their noise before they are added, all to one factor."""
+    """Whether rows are divided by their noise before they are added to one factor."""
     return gaussian.known_noise and means.in_theta
 
 
 def _is_joint(gaussian: GaussianTerm, means: Means) -> bool:
-    """Whether the components' rows stand side by side in one factor, to be divided by their joint noise later."""
+    """Whether the components' rows are side by side in one factor, and divided by their joint noise later."""
     return not gaussian.diagonal and not _is_whitened(gaussian, means)
 
 
@@ -187,7 +188,7 @@ def _rows_of(value: Float[Array, " d"], features: Float[Array, "d m"], offset: F
 
 
 def _whitened(gaussian: GaussianTerm, means: Means, leaves: Any) -> tuple[Any, ...]:
-    """Sums of rows divided by noise that is known: one factor of all. `_Piece`'s zero, add, log_likelihood, rows."""
+    """Sums of rows divided by known noise, in one factor: `_Piece`'s zero, add, log_likelihood, rows."""
 
     def add(S, x_prev, x, y, u):
         scale = gaussian.scale_tril(leaves, x_prev, x, u)
@@ -209,7 +210,7 @@ def _whitened(gaussian: GaussianTerm, means: Means, leaves: Any) -> tuple[Any, .
 def _to_be_divided(
     model: StateSpaceModel, gaussian: GaussianTerm, means: Means, numbers: Numbers, example: tuple
 ) -> tuple[Any, ...]:
-    """Sums of rows that noise of theta divides later: a factor for each component, or, jointly, one of all."""
+    """Sums of rows to be divided by theta's noise later: a factor for each component, or one for all if joint."""
     x_example, _, _, u_example = example
     d, m, joint = gaussian.dim, means.num_features + 1, _is_joint(gaussian, means)
     fixed = _always_fixed(model, numbers, gaussian, example)
@@ -255,7 +256,7 @@ def _to_be_divided(
 
 
 def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTerm, example: tuple) -> Any:
-    """Which components of a vector have no noise whatever theta is: at one theta, any noise may vanish."""
+    """Which components of a vector have no noise for any theta (at a single theta, any noise may vanish)."""
     (x, _, _, u), coordinates = example, model.parameters
     if gaussian.dim == 1:
         return np.zeros(1, bool)
@@ -269,11 +270,11 @@ def _always_fixed(model: StateSpaceModel, numbers: Numbers, gaussian: GaussianTe
 
 
 def _blocks(coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], example: tuple) -> list[Regression]:
-    """Regressions of theta's leaves, those in one block that the means they enter are linear in together."""
+    """Regressions of theta's leaves; leaves in which the means are jointly linear share a block."""
     (x_prev, x, _, u), leaves = example, numbers.leaves(numbers.c)
 
     def tell(block):
-        """Which pieces are a regression of these leaves: linear in them, with noise that they do not enter."""
+        """Which pieces are a regression of these leaves: linear in them, with noise that does not depend on them."""
 
         def mean(own, all_leaves, p):
             given = [own[block.index(i)] if i in block else leaf for i, leaf in enumerate(all_leaves)]
@@ -289,7 +290,7 @@ def _blocks(coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...
         }
 
     def needed(found):
-        """Of the pieces, those that a block must keep: what is said at every step, or, if only there, at the start."""
+        """The pieces that a block must keep: those of every step, or that of the start if there are no others."""
         return {k for k in found if pieces[k].gaussian.term.name != "initial"} or found
 
     blocks: list[list[int]] = []
@@ -304,7 +305,7 @@ def _blocks(coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...
 def _regression(
     coordinates: Parameters, numbers: Numbers, pieces: tuple[_Piece, ...], block: list[int], told: set[int]
 ) -> Regression:
-    """That of a block of leaves by the pieces that tell of it; what decides about its proposals knows all of them."""
+    """The regression of a block of leaves by the pieces that inform it; acceptance uses all pieces."""
     places = np.sort(np.concatenate([numbers.places[i] for i in block]))
     drawn = places[coordinates.own[places] >= 0]
     return Regression(drawn, lambda S, t: [row for k in sorted(told) for row in pieces[k].rows(S[k], t, drawn)])

@@ -1,8 +1,8 @@
-r"""Two ways in which the means of a Gaussian term are linear, so that a regression's rows hold all that a path says.
+r"""Two ways in which the means of a Gaussian term can be linear, so that its path is a regression.
 
-Linear in theta: :math:`H(x, u)\, \theta + h(x, u)`, the features the slopes H, theta itself their coefficients. Or
-linear in the state and the inputs: :math:`A(\theta)\, (x, u) + b(\theta)`, the features x, u and one, with coefficients
-that theta makes in any way (a mean to which an autoregression returns, :math:`\mu + \phi (x - \mu)`, its speed as
+Linear in theta: :math:`H(x, u)\, \theta + h(x, u)`. The features are the slopes H, and theta is their coefficient. Or
+linear in the state and the inputs: :math:`A(\theta)\, (x, u) + b(\theta)`. The features are x, u and one, with
+coefficients that depend on theta in any way (the mean of an autoregression, :math:`\mu + \phi (x - \mu)`, its speed as
 :math:`e^{-\kappa}`, the loadings of factors).
 """
 
@@ -22,17 +22,16 @@ from epf_jax.statistics.coefficients import put
 
 
 class Means(NamedTuple):
-    """How a term's means are linear; t are theta's numbers in a row.
+    """How a term's means are linear; t is theta's flat vector.
 
     Attributes:
         in_theta: whether they are linear in theta itself.
         entering: which of the numbers they depend on.
-        num_features: columns of a row beside its last, which is the value less what is expected at the prior's centre.
-        features: `features(x_prev, x, u)`, of each component, and its mean at the prior's centre.
-        residual: `residual(t)`, for each component the numbers that its row is multiplied by for what t does not
-            explain.
-        of_drawn: `of_drawn(t, drawn)(row, i)`, a row of component i with columns for the drawn numbers alone, in which
-            the means must be linear given all others; these are taken to the other side at t.
+        num_features: the number of columns of a row before the last one, the value less its mean at the prior's centre.
+        features: `features(x_prev, x, u)` of each component, and its mean at the prior's centre.
+        residual: `residual(t)`, for each component the vector whose product with a row is the residual at t.
+        of_drawn: `of_drawn(t, drawn)(row, i)`, a row of component i with columns for the drawn numbers only, in which
+            the means must be linear given all others; the others are moved to the other side at t.
     """
 
     in_theta: bool
@@ -44,7 +43,7 @@ class Means(NamedTuple):
 
 
 def linear_in_theta(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> Means | None:
-    """Means whose slopes with respect to theta are the features; None where they are not linear in theta."""
+    """Means whose slopes with respect to theta are the features; None if they are not linear in theta."""
     x_prev, x, _, u = example
     if not is_affine(lambda v, *given: gaussian.mean(numbers.leaves(v), *given), numbers.c, x_prev, x, u):
         return None
@@ -67,10 +66,10 @@ def linear_in_theta(gaussian: GaussianTerm, numbers: Numbers, example: tuple) ->
 
 
 def linear_in_state(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> Means | None:
-    """Means whose features are one, the state and the inputs; None where they are not linear in these.
+    """Means whose features are one, the state and the inputs; None if they are not linear in these.
 
-    Of inputs, those that were real numbers when the model was looked at can be features; a mean that depends on others
-    (the time index) is not linear. One comes first: rows of a state far from zero then lose no digits to it.
+    Inputs can be features if they were real numbers when the model was inspected; a mean that depends on other inputs
+    (the time index) is not linear. The feature one comes first, so that rows of a state far from zero lose no digits.
     """
     read, mean = _of_state(gaussian, numbers, example)
     (x_prev, x, _, u), dtype = example, numbers.c.dtype
@@ -103,9 +102,9 @@ def linear_in_state(gaussian: GaussianTerm, numbers: Numbers, example: tuple) ->
 
 
 def _of_state(gaussian: GaussianTerm, numbers: Numbers, example: tuple) -> tuple[Callable, Callable]:
-    """How the state and the inputs that a mean reads are put in a row, and the mean given such a row.
+    """Functions that put the state and the inputs of a mean into a row, and compute the mean from the row.
 
-    They are `read(x_prev, x, u)`, and `mean(w, t, x_prev, x, u)`, the last three for what is not in the row w.
+    They are `read(x_prev, x, u)` and `mean(w, t, x_prev, x, u)`; the last three arguments serve for the rest.
     """
     place = {"initial": None, "transition": 0, "observation": 1}[gaussian.term.name]
     x_prev, x, _, u = example
@@ -153,7 +152,7 @@ def which_enter(function: Callable, numbers: Numbers, example: tuple) -> Int[np.
 def _of_columns(
     row: Sequence[Any], columns: Int[np.ndarray, " k"], drawn: Int[np.ndarray, " A"], v: Float[Array, " V"]
 ) -> list[Any]:
-    """A row with columns for the drawn numbers alone, all others taken to the other side at v."""
+    """A row with columns for the drawn numbers only; all others are moved to the other side at v."""
     *slopes, last = row
     wide: list[Any] = [np.zeros(())] * len(drawn)
     for i, slope in zip(columns, slopes, strict=True):

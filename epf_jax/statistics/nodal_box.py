@@ -1,4 +1,4 @@
-"""The box of a nodal statistic: its Chebyshev nodes, and how it follows the posterior."""
+"""The box of a nodal statistic: its Chebyshev nodes, and the rules by which it follows the posterior."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,19 +33,19 @@ def following(
 ) -> Callable[..., Any]:
     """`follow(S, log_weights, t) -> S`, the box cut to `reach` posterior sds, and the densities at its new nodes.
 
-    A vague prior's box has nodes far apart beside the posterior that the first observations leave, too far to tell its
-    shape. They are read through a larger scale from the first observation on, since one too small would make the top a
-    spike that no polynomial through such nodes can follow; and the box is cut at once. What coarse nodes say may be
-    wrong: with the level of a series far from all of them, its noise seems large. While paths are remembered, new nodes
-    are evaluated and not read, and the box may move and grow again.
+    The nodes of a vague prior's box are too far apart to resolve the posterior after the first observations. They are
+    interpolated with a larger compression scale from the first observation on, because a small one would make the top a
+    spike that no polynomial through such nodes can follow. And the box is cut at once. Coarse nodes may still be wrong:
+    if the level of a series is far from all nodes, its noise seems large. While paths are remembered, densities at new
+    nodes are evaluated instead of interpolated, and the box may move and grow again.
 
-    The posterior's location and scale come from the particles' densities on the nodes, not from their draws of theta: a
-    step that leaves one path alive leaves one density, of honest width, but draws of no width at all.
+    The posterior's location and scale come from the particles' densities on the nodes, not from their draws of theta:
+    if one path survives a step, its density has the right width, but its draws have none.
 
     Args:
         counts: nodes along each axis.
-        reach: in posterior standard deviations.
-        log_prior: of z.
+        reach: the reach in posterior standard deviations.
+        log_prior: the log-prior of z.
         widest: the first box, which theta never leaves.
         evaluate: `evaluate(opening, low, high, t)`, the density of one path of at most t steps at the nodes of a box.
         remembered_steps: how many steps of its path a particle remembers.
@@ -81,7 +81,7 @@ def following(
             return with_fall(S._replace(values=values, low=low, high=high, num_misread=S.num_misread + misread))
 
         def look(S):
-            """One cut; while paths are remembered, as many at once as it takes to resolve well what they say."""
+            """One cut; while paths are remembered, as many as needed to resolve the density."""
             if S.opening is None or _LOOKS[len(counts)] == 1:
                 return cut(S)
 
@@ -105,23 +105,23 @@ def following(
 
 
 def _box_inside(box, mean, spread, counts):
-    """The part of the box within `spread` of the mean: half of it at least, and three spacings of its nodes."""
+    """The part of the box within `spread` of the mean: at least half of it, and three spacings of its nodes."""
     low, high = box
     spread = jnp.maximum(jnp.maximum(spread, 3 * _spacing(box, counts)), 0.25 * (high - low))
     return jnp.maximum(low, mean - spread), jnp.minimum(high, mean + spread)
 
 
 def _spacing(box, counts):
-    """How far apart nodes are in the middle of the box."""
+    """The distance between nodes in the middle of the box."""
     low, high = box
     return jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
 
 
 def _sd_alike(box, counts):
-    """The largest standard deviation of all densities together, flattened, where each says the same, and says it alone.
+    """The largest standard deviation of the flattened mixture of all densities, if all densities agree.
 
-    One Gaussian that falls by `RESOLVED` among the nodes about its top is a little narrower; of one that falls between
-    two nodes, further apart, half their spacing is seen.
+    One Gaussian that falls by `RESOLVED` between the nodes near its top is a little narrower. If its top lies between
+    two nodes that are further apart, the result is half their spacing.
     """
     to_either_side = np.array([_num_neighbours(n) / 2 for n in counts])
     return np.maximum(_ALIKE * to_either_side / np.sqrt(2 * RESOLVED), 0.6) * _spacing(box, counts)
@@ -136,7 +136,7 @@ def _box_moved(box, mean, spread, widest):
 
 
 def _read_between(values, scale, box, new_box, counts):
-    """The values at the nodes of a new box inside the old one, read between the old one's nodes."""
+    """The values at the nodes of a new box inside the old one, interpolated from the old nodes."""
     top = jnp.max(values, axis=tuple(range(1, len(counts) + 1)), keepdims=True)
     values = compress(values, top, scale)
     for i, axis in enumerate(axes(new_box, counts)):
@@ -146,7 +146,7 @@ def _read_between(values, scale, box, new_box, counts):
 
 
 def reading_scale(fall, counts):
-    """The scale of `interpolation.compress`: larger where nodes do not resolve the density, and where they are few."""
+    """The scale of `interpolation.compress`: larger if nodes do not resolve the density, or are few."""
     return jnp.maximum(fall, _READING_SCALE[len(counts)])
 
 
@@ -163,7 +163,7 @@ def _posterior_moments(values, log_weights, box, counts, log_prior):
 
 
 def _fall_of(values, log_weights):
-    """How far below the top log-densities lie a few nodes from it, along the axis where they fall most steeply."""
+    """How far the log-density falls within a few nodes of its top, along the steepest axis."""
     all_nodes = tuple(range(1, values.ndim))
     below = jnp.tensordot(jnp.exp(log_weights), jnp.max(values, axis=all_nodes, keepdims=True) - values, axes=1)
     fall = jnp.zeros((), values.dtype)
@@ -178,7 +178,7 @@ def _num_neighbours(num_nodes: int) -> int:
 
 
 def _is_due(t):
-    """True at about ten times per decade of t > 0; of t alone, so that `vmap` over runs at one t keeps it a branch."""
+    """True about ten times per decade of t > 0. It depends on t alone, so that it stays a branch under `vmap`."""
     xp = np if isinstance(t, int) else jnp
     rung = xp.floor(10 * xp.log10(xp.stack([t, t + 1]).astype(float)))
     return (t > 0) & (rung[1] > rung[0])

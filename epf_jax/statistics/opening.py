@@ -1,8 +1,8 @@
-"""The opening of a path: its first steps, kept so that a log-density of it can be evaluated anew at any theta.
+"""The opening of a path: its first steps, kept so that its log-density can be evaluated at any theta.
 
-A statistic that keeps a path's log-density at nodes of theta must know where the nodes should be, and the first
-observations tell: a vague prior's nodes lie so far apart that no reading between them says what the path's density is
-at better ones. While the path is short enough to be kept, nothing has to be read between nodes.
+A statistic that keeps a path's log-density at nodes of theta must know where to put the nodes. Only the first
+observations tell, and the nodes of a vague prior are too far apart for interpolation. While the path is short enough to
+be kept, no interpolation is needed.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ _AT_ONCE = 8  # steps that are evaluated together; more one after the other, so 
 
 
 class Opening(NamedTuple):
-    """The first K steps of a path; None stands for what no density of theta reads.
+    """The first K steps of a path, with None for parts that no density of theta reads.
 
     Attributes:
         x: x_0, and the states after each step.
         y: the observations, as floating-point numbers; NaN is missing.
         u: the inputs.
-        num_steps: how many steps there were; more than K when they are no longer all here.
+        num_steps: the number of steps so far; if it exceeds K, later ones are not kept.
     """
 
     x: Float[Array, "K+1 *x"] | None
@@ -51,11 +51,11 @@ class Opener(NamedTuple):
     """How openings are kept and used.
 
     Attributes:
-        length: K, the most steps that are kept.
+        length: K, the largest number of steps that are kept.
         begin: `begin(x_0)`, the opening of a path without steps.
-        extend: `extend(opening, x, y, u)`, the opening after one more step, which is kept where there is room.
-        total: `total(opening, of_start, of_step, so_far)`, `of_start(x_0)` plus the sum over the steps, of which there
-            is one at least, of `of_step(x_prev, x, y, u)`; there are at most `so_far`.
+        extend: `extend(opening, x, y, u)`, the opening after one more step, which is kept if there is room.
+        total: `total(opening, of_start, of_step, so_far)`, `of_start(x_0)` plus the sum of `of_step(x_prev, x, y, u)`
+            over the steps, at least one and at most `so_far`.
     """
 
     length: int
@@ -67,11 +67,11 @@ class Opener(NamedTuple):
 def opener(
     terms: Terms, z: Float[Array, " P"], room: int, most_steps: int, *, any_number: bool = False
 ) -> Opener | None:
-    """For paths of a model with these terms, at z or elsewhere; None where no step can be kept.
+    """The `Opener` for paths of a model with these terms; None if no step can be kept.
 
-    At most `most_steps` are kept, and no more than `room` numbers in all. None are of a model that cannot be evaluated
-    before its inputs are known, or not at an observation made a floating-point number. With `any_number` an input, of
-    which the model has no example, may be any number and not a time index.
+    It keeps at most `most_steps`, and at most `room` numbers in all. It keeps no steps if the model cannot be evaluated
+    before its inputs are known, or not at observations converted to floats. With `any_number`, an input without an
+    example may be any number, and not only a time index.
     """
     if terms.example[2] is None or not _reads_floats(terms, z):
         return None
@@ -128,7 +128,7 @@ def opener(
 
 
 def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[Any, Any, Any]:
-    """The example's x_t, y_t and u_t; None for what theta's densities do not depend on."""
+    """The example's x_t, y_t and u_t, with None for parts that theta's densities do not depend on."""
     x_prev, x, y, u = example
 
     def densities(*given: Any) -> list[Array]:
@@ -141,14 +141,14 @@ def _what_is_read(terms: Terms, z: Float[Array, " P"], example: Any) -> tuple[An
 
 
 def _as_number(terms: Terms, z: Float[Array, " P"], u: Array) -> Array:
-    """An input as a number that may have a fraction, unless the terms cannot be evaluated at one."""
+    """An input as a float, unless the terms cannot be evaluated at a float."""
     x_prev, x, y, _ = terms.example
     number = jnp.asarray(u, float)
     return number if _takes(terms, z, x_prev, x, y, number) else u
 
 
 def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
-    """Whether no whole number is so large that it would be another among numbers with fractions."""
+    """Whether all whole numbers are small enough to be exact as floats."""
     kept = jnp.array(True)
     if example is None:
         return kept
@@ -159,13 +159,13 @@ def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
 
 
 def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:
-    """The rows with this one in place t and in all after it, which have none of their own yet."""
+    """The rows with this one in place t and in all later places, which are still empty."""
     later = jnp.arange(rows.shape[0]) >= t
     return jnp.where(later.reshape(-1, *[1] * (rows.ndim - 1)), jnp.asarray(row, rows.dtype), rows)
 
 
 def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:
-    """Whether the terms can be evaluated at an observation that was made a floating-point number."""
+    """Whether the terms can be evaluated at an observation converted to floats."""
     x_prev, x, y, u = terms.example
     if jnp.issubdtype(y.dtype, jnp.floating):
         return True

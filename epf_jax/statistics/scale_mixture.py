@@ -5,14 +5,14 @@ A Student variable of :math:`\nu` degrees of freedom (Cauchy: :math:`\nu = 1`) i
 .. math:: v_t \mid \lambda_t \sim N(0, s^2/\lambda_t), \quad \lambda_t \sim \mathrm{Gamma}(\nu/2, \nu/2), \qquad
           \lambda_t \mid v_t \sim \mathrm{Gamma}\Big(\frac{\nu+1}{2}, \frac{\nu + v_t^2/s^2}{2}\Big) .
 
-Each particle draws :math:`\lambda_t` from its conditional at its own theta and counts it as part of its path. Given
-the path, theta is Gaussian again, with the recursion of `conjugate` at noise :math:`s/\sqrt{\lambda_t}`: for an
-autoregression, the sums of :math:`\lambda_t x_{t-1}^2` and :math:`\lambda_t x_t x_{t-1}`. Erol et al. (2013), section
-5.2, hold that no sufficient statistics exist for this model; without lambda, none do.
+Each particle draws :math:`\lambda_t` from its conditional at its own theta, as part of its path. Given the path, theta
+is Gaussian again, with the recursion of `conjugate` at noise :math:`s/\sqrt{\lambda_t}`: for an autoregression, the
+sums of :math:`\lambda_t x_{t-1}^2` and :math:`\lambda_t x_t x_{t-1}`. Erol et al. (2013), section 5.2, say that no
+sufficient statistics exist for this model; that is true without lambda.
 
-The density is exact, the filter is not for free: each lambda is drawn once, at the theta that its particle had then,
-and stays. Where a jump narrows the posterior at one stroke, early lambdas hold theta back, and `chebyshev`, which needs
-none, is closer to the truth at the same number of particles (`benchmarks/results/reproduce_full.json`).
+The density is exact, but each lambda is drawn only once, at the theta that its particle had then. If a jump suddenly
+narrows the posterior, early lambdas hold theta back, and `chebyshev` is more accurate with the same number of particles
+(`benchmarks/results/reproduce_full.json`).
 """
 
 from functools import partial
@@ -52,7 +52,7 @@ def scale_mixture(model: StateSpaceModel) -> Statistic:
 
 
 def why_not_scale_mixture(model: StateSpaceModel) -> str:
-    """What keeps `model` from this statistic, in a sentence; empty when nothing does."""
+    """A sentence that says why the statistic does not fit `model`, or an empty string."""
     problem = why_not_gaussian_prior(model, "scale_mixture")
     if problem:
         return problem
@@ -75,7 +75,7 @@ def _part(term: Term, model: StateSpaceModel, terms: Terms) -> LinearPart:
     is_cauchy = isinstance(_family(term, model, terms), dist.Cauchy)
 
     def inflate(key, residual, x_prev, x, u):
-        """1 / sqrt(lambda), lambda drawn given the residual; 1 where the value is missing, and nothing is learned."""
+        """1 / sqrt(lambda), with lambda drawn given the residual; 1 where the value is missing."""
         degrees = _degrees(term, model.parameters.centre, x_prev, x, u)
         if is_cauchy:  # Gamma(1), without a rejection loop
             drawn = jax.random.exponential(key, residual.shape, residual.dtype)

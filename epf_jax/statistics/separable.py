@@ -5,7 +5,7 @@ For :math:`f_\theta(x) = l(x)^T h(\theta)` and Gaussian noise of covariance Q,
 .. math:: \log p(\theta \mid x_{0:t}) = \log p(\theta) + S_1^T h(\theta) - \tfrac12 h(\theta)^T S_2\, h(\theta) + c,
           \quad S_1 = \sum_t l(x_{t-1}) Q^{-1} x_t, \quad S_2 = \sum_t l(x_{t-1}) Q^{-1} l(x_{t-1})^T .
 
-h may be any function of theta; only l's values enter the sums, so the statistic has m + m^2 numbers for ever.
+h may be any function of theta. Only the values of l enter the sums, so the statistic always has m + m^2 numbers.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def separable(
         model: the model; its transition must have exactly this mean, which is checked at a few points.
         features: `l(x_prev, u)`, of shape (m,) for a scalar state and (m, d) for a vector one.
         coefficients: `h(theta)`, of shape (m,).
-        observation_features: the same for the mean of y, `l(x, u)`, where theta enters the observation.
-        observation_coefficients: `h(theta)` of the observation.
+        observation_features: `l(x, u)` for the mean of y, if theta enters the observation.
+        observation_coefficients: `h(theta)` for the mean of y.
         sampler: how theta is drawn; `random_walk()` by default.
     """
     check_model_learns(model, "separable")
@@ -57,7 +57,7 @@ def separable(
     coordinates, terms = model.parameters, path_terms(model)
     if terms.initial:
         raise ValueError(
-            "separable: the distribution of x_0 depends on theta, which these sums do not record. "
+            "separable: the distribution of x_0 depends on theta, which these sums do not contain. "
             "Use epf.chebyshev(model)."
         )
     given = {
@@ -100,7 +100,7 @@ def _given(gaussian: GaussianTerm, x_prev, x):
 
 
 def _part(term, features, coefficients, model, example):
-    """The term with its l, h and m, after checking that they are the model's own."""
+    """The term with its l, h and m, after checking that they agree with the model."""
     prefix = "observation_" if term.name == "observation" else ""
     if features is None or coefficients is None:
         raise ValueError(

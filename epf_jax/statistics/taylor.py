@@ -7,13 +7,13 @@ coefficients are sums over time: an exponential family with a fixed-size statist
 .. math:: \log\hat p(\theta \mid x_{0:t}) = \log p(\theta) - \tfrac12 \sum_t \Big\| L^{-1}\big(x_t -
           \sum_i H^i(x_{t-1}) (\theta - c)^i\big) \Big\|^2, \qquad Q = L L^T .
 
-The theorem's equation has this sign; the proof in the paper's appendix has it flipped. Expansion is in unconstrained
-coordinates, equal to theta wherever its prior lives on the real line; but where the means are linear in theta itself,
-and not in those, it is in theta itself, and leaves nothing out.
+The theorem's equation has this sign; the proof in the paper's appendix has it flipped. The expansion is in
+unconstrained coordinates, which equal theta if its prior is on the real line. But if the means are linear in theta
+itself, and not in these coordinates, the expansion is in theta itself, and exact.
 
 Departures: vector states, several parameters and observation parameters are treated alike. A noise scale that depends
-on theta is not expanded: the polynomial of squared residuals is kept apart and divided by the scale when the density
-is read. A model that is not Gaussian gets its log-density expanded instead (`taylor_log_density`).
+on theta is not expanded: the polynomial of squared residuals is kept separately and divided by the scale when the
+density is evaluated. For a model that is not Gaussian, the log-density is expanded instead (`taylor_log_density`).
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +52,10 @@ _SEPARATE = 64  # up to this many coefficients are an array each; beyond it, XLA
 
 
 class _Piece(NamedTuple):
-    """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz, what z is less the centre.
+    """One term's share of the statistic: s = 0, s += phi(...), and <psi(dz), s> at dz = z - centre.
 
-    Where means are linear in theta itself, all of z is to be read as theta's numbers in a row. The shares are relative
-    to dz = 0, where they vanish. `bounded` says that a share cannot grow without limit.
+    If means are linear in theta itself, z stands for theta's flat vector. Shares are relative to dz = 0, where they
+    vanish. `bounded` says that a share cannot grow without limit.
     """
 
     zero: Any
@@ -67,15 +67,15 @@ class _Piece(NamedTuple):
 def taylor(
     model: StateSpaceModel, order: int = 7, *, centre: Theta | None = None, sampler: Sampler | None = None
 ) -> Statistic:
-    """The Taylor statistic of the transition function (and of the observation's mean, where theta enters it).
+    """The Taylor statistic of the transition function (and of the observation's mean, if theta enters it).
 
-    Gaussian terms, with any noise covariance that is known or depends on theta alone, give the log-polynomial of degree
-    2 `order`, which is bounded above and hence always a proper density. Where their means are linear in theta, nothing
-    is left out, at any order: the expansion is then in theta itself, whatever its prior's bounds. In float32 sums keep
-    their digits where the data lie within some hundred noise scales of the centre's predictions.
+    Gaussian terms whose noise is known or depends on theta alone give a log-polynomial of degree 2 `order`. It is
+    bounded above, and so always a proper density. If the means are linear in theta, the expansion is in theta itself,
+    and exact at any order and under any prior. In float32, data should lie within some hundred noise scales of the
+    centre's predictions.
 
-    Terms of other families have their log-density expanded to degree `order`, and theta confined to a box, as
-    `taylor_log_density` does.
+    For other terms the log-density is expanded to degree `order`, and theta is confined to a box, as in
+    `taylor_log_density`.
 
     Args:
         model: the model.
@@ -96,8 +96,8 @@ def taylor_log_density(
 ) -> Statistic:
     """The Taylor statistic of the log-density itself: a log-polynomial of degree `order` for any model.
 
-    Such a polynomial may turn upwards away from its centre, where no prior could hold it; it is therefore confined to
-    `radius` prior standard deviations about the centre.
+    Such a polynomial may grow without limit away from its centre. So theta is confined to `radius` prior standard
+    deviations about the centre.
 
     Args:
         model: the model.
@@ -181,12 +181,12 @@ def _is_straight(terms: Terms, c: Float[Array, " V"]) -> bool:
 
 
 def _in_z(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
-    """The path's terms as functions of z, the centre, and how z is placed there: as it is."""
+    """The path's terms as functions of z, the centre, and the map from z, which is the identity."""
     return path_terms(model), model.parameters.centre if z_c is None else z_c, lambda z: z
 
 
 def _in_theta_itself(model: StateSpaceModel, z_c: Any = None) -> tuple[Terms, Any, Callable]:
-    """The path's terms as functions of theta's numbers in a row, the centre, and what these are at z."""
+    """The path's terms as functions of theta's flat vector, the centre, and the map from z to this vector."""
     numbers, terms = numbers_in_a_row(model.parameters), path_terms(model, natural=True)
 
     def in_a_row(term: Term) -> Term:
@@ -213,8 +213,8 @@ def _add(s, phi):
 class _Kept(NamedTuple):
     """Which coefficients of a polynomial are summed, and how they are stored: one number each, or one array of many.
 
-    Left out are the constant, which says nothing of theta and would be the largest number in the sum, and coefficients
-    that vanish whatever the data are.
+    The constant is left out, because it says nothing about theta and would be the largest number in the sum. So are
+    coefficients that vanish for all data.
     """
 
     size: int
@@ -280,7 +280,7 @@ def _squared_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
 
 
 def _of_polynomial(polynomial: Callable[..., list[Any]], degree: int, example, bounded: bool = True) -> _Piece:
-    """The piece whose share of the log-likelihood is a sum of polynomials in dz."""
+    """The piece whose log-likelihood is a sum of polynomials in dz."""
     kept = _kept(polynomial, example)
 
     def phi(x_prev, x, y, u):
@@ -327,6 +327,6 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
 
 
 def _log_density(term: Term, c, order, example) -> _Piece:
-    """Any family: the log-density itself, expanded to degree M."""
+    """For any distribution: the log-density itself, expanded to degree M."""
     expand = taylor_expansion(term.log_prob, c, order, *example, what=f"log-density of the {term.name}")
     return _of_polynomial(expand, order, example, bounded=False)

@@ -136,7 +136,7 @@ def test_wrong_arguments_are_refused_by_name():
         epf.node_filter(
             epf.StateSpaceModel({}, four.initial, lambda theta, x, u: dist.Normal(x, 1.0), four.observation)
         )
-    with pytest.raises(ValueError, match="particle learning resamples before it propagates"):
+    with pytest.raises(ValueError, match="particle learning needs a proposal with a look-ahead weight"):
         epf.particle_learning_filter(model, 10, proposal=epf.bootstrap())
 
 
@@ -290,7 +290,7 @@ def test_a_posterior_that_is_narrow_along_a_diagonal_alone_is_looked_at_again(no
 
 
 def test_points_that_are_too_few_to_show_a_posterior_are_refused():
-    with pytest.raises(ValueError, match="num_points: expected 16 at the least for each parameter"):
+    with pytest.raises(ValueError, match="num_points: expected at least 16 for each of the"):
         epf.node_filter(epf.models.ar1(), 8, num_points=5)
 
 

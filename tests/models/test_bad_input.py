@@ -376,7 +376,7 @@ def test_observations_that_single_precision_does_not_tell_apart_are_told_of():
 
 
 def test_arguments_called_the_other_way_round_are_told_of():
-    called = r".* called theta, u, x_prev, .* called as transition\(theta, x_prev, u\)\. Is that their order"
+    called = r".* called theta, u, x_prev, .* called as transition\(theta, x_prev, u\)\. Check their order"
     with pytest.warns(UserWarning, match=rf"^transition: {called}"):
         ar1(transition=lambda theta, u, x_prev: dist.Normal(x_prev, 1.0))
     with pytest.warns(UserWarning, match=r"^q: .* called y, x, theta, u, .* called as q\(theta, x_prev, y, u\)"):
@@ -601,7 +601,7 @@ def test_an_order_that_is_no_positive_whole_number_is_refused():
     (r"^radius: expected a positive number.*got -1", lambda: epf.taylor_log_density(model(), 2, radius=-1)),
     (r"^shrink: expected a positive number.*or None.*got 0", lambda: epf.chebyshev(model(), shrink=0)),
     (
-        r"^box: it holds 0\.0% of the prior's mass.*Widen the box",
+        r"^box: it holds only 0\.0% of the prior's mass.*Widen the box",
         lambda: epf.chebyshev(model(), box=({"phi": 30.0}, {"phi": 40.0})),
     ),
     (

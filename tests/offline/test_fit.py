@@ -116,7 +116,7 @@ WRONG = [
     (TypeError, r"^key: expected a key", {"key": 0}),
     (TypeError, r"^filter_of: expected a function filter_of\(model\)", {"filter_of": 100}),
     (TypeError, r"^filter_of: .*expected a filter", {"filter_of": lambda model: model}),
-    (TypeError, r"^optimizer: expected one of optax's", {"optimizer": optax.adam}),
+    (TypeError, r"^optimizer: expected an optimizer of optax", {"optimizer": optax.adam}),
     (
         KeyError,
         r"'nose'(?s:.*)This came from model_of\(hyper\), where hyper has noise",

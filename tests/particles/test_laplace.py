@@ -239,7 +239,7 @@ def test_what_it_cannot_do_is_refused():
         epf.laplace(counts(), defensive=0.0)
     with pytest.raises(ValueError, match="num_steps"):
         epf.laplace(counts(), 0)
-    with pytest.raises(ValueError, match="quasi_random: _NearMode is not a distribution of numpyro's"):
+    with pytest.raises(ValueError, match="quasi_random: _NearMode is not a numpyro distribution"):
         epf.bootstrap_filter(
             counts(), 10, theta=THETA, proposal=epf.quasi_random(epf.laplace(counts())), resample=epf.in_order()
         )

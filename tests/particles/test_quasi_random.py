@@ -162,5 +162,5 @@ def test_what_cannot_be_spread_is_refused():
         lambda proposal: epf.particle_gibbs(KEY, model, jnp.zeros(3), num_draws=4, proposal=proposal),
         lambda proposal: epf.run(KEY, epf.practical_filter(model, 4, proposal=proposal), jnp.zeros(3)),
     ):
-        with pytest.raises(ValueError, match="redrawn among independent draws"):
+        with pytest.raises(ValueError, match="redrawing a path needs independent draws"):
             method(epf.quasi_random(epf.bootstrap()))

@@ -284,7 +284,7 @@ def test_small_weights_keep_their_share_among_millions():
 
 
 def test_more_particles_than_float32_tells_apart_are_warned_of():
-    with pytest.warns(RuntimeWarning, match="num_particles: resampling in float32 tells 16777216 positions apart"):
+    with pytest.warns(RuntimeWarning, match="num_particles: resampling in float32 distinguishes 16777216 positions"):
         check_resampler(epf.systematic, 2**25)
 
 

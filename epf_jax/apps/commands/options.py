@@ -82,9 +82,11 @@ def refusals() -> Iterator[None]:
     """End the command with the reason if an argument, a file or the data raise an error."""
     try:
         yield
-    except CannotEvaluateError as error:
-        fail(f'{error} Here: --time NAME for u["dt"], --inputs NAME,NAME for u[NAME].')
-    except (ValueError, TypeError, ImportError, BusyError) as error:
+    except (ValueError, TypeError, ImportError, BusyError, LookupError, NameError, AttributeError) as error:
+        if notes_of(error):  # it came from a function of the model
+            fail(f'{in_full(error)}\nHere: --time NAME for u["dt"], --inputs NAME,NAME for u[NAME].')
+        if isinstance(error, LookupError | NameError | AttributeError):
+            raise
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")

@@ -1,8 +1,7 @@
-"""Factors: one density of the path, kept as sums that its log-likelihood is written in.
+"""Factors: the densities of a path, kept as sums from which their log-likelihood is computed.
 
-Nothing is written by hand: regressors and variances, the rows of a transition matrix, the coefficients of a count's
-log-density are read off the model. What a model is at the steps that it was looked at, it may not be at all: a step
-that does not fit makes the sums NaN.
+Regressors and variances, the rows of a transition matrix, and the coefficients of a count's log-density are derived
+from the model. The model is inspected at some steps; if it has another form at a later step, the sums become NaN.
 """
 
 import numpyro.distributions as dist
@@ -38,7 +37,7 @@ def factors_of(term: Term, view: View) -> list[Factor]:
 
 
 def refuse_at_a_glance(term: Term, view: View) -> None:
-    """Refuse what is plainly not conjugate, before anything is simulated."""
+    """Raise for terms that are plainly not conjugate, before anything is simulated."""
     gaussian = gaussian_term(term, view.reference, view.example)
     if gaussian is not None:
         glance_at(gaussian, view.entering(gaussian.scale_tril), view)

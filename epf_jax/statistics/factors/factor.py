@@ -1,4 +1,4 @@
-"""What a factor is, and how it looks at a model."""
+"""`Factor`, one density of the path, and `View`, with which factors inspect a model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ class Factor(NamedTuple):
     """One density of the path.
 
     Attributes:
-        init: `init() -> s`, the sums of no steps.
-        update: `update(s, theta, x_prev, x, y, u) -> s`; theta are the particle's own leaves, for what is claimed to be
-            compared there with the model.
+        init: `init() -> s`, the empty sums.
+        update: `update(s, theta, x_prev, x, y, u) -> s`; theta has the particle's own leaves, at which the factor is
+            compared with the model.
         log_likelihood: `log_likelihood(s, features)`, up to a constant; `features` has the features of every leaf.
         products: pairs of leaves whose product enters, by position: they cannot be drawn together.
     """
@@ -32,7 +32,7 @@ class Factor(NamedTuple):
 
 
 class View(NamedTuple):
-    """How factors look at a model.
+    """What factors know about a model.
 
     Attributes:
         leaves: the leaves of the prior.
@@ -40,7 +40,7 @@ class View(NamedTuple):
         example: arguments x_prev, x, y, u of the right shapes.
         probe: `probe(function)`, the values of `function(x_prev, x, y, u)` at simulated steps of the model, and at the
             same steps with other inputs and other regimes.
-        glance: `glance(function)`, its value at `example` alone, for what need not be simulated to be refused.
+        glance: `glance(function)`, its value at `example` only, for checks without simulation.
     """
 
     leaves: list[Leaf]
@@ -70,7 +70,7 @@ class View(NamedTuple):
         return self.entering(log_prob)
 
     def is_affine(self, function: Callable, i: int) -> bool:
-        """Whether `function(theta, x_prev, x, u)` is affine in leaf i, whatever the other arguments are."""
+        """Whether `function(theta, x_prev, x, u)` is affine in leaf i for all other arguments."""
         x_prev, x, _, u = self.example
         return is_affine(lambda v, *given: function(self.replace([i], [v]), *given), self.reference[i], x_prev, x, u)
 
@@ -84,9 +84,9 @@ class View(NamedTuple):
         return depends_on(slope, self.reference[j], self.reference[i], x_prev, x, u)
 
     def watched(self, fits: Callable) -> Callable:
-        """A guard of sums, from `fits(theta, x_prev, x, u)`: whether a step is what all that were looked at are.
+        """A guard for sums, from `fits(theta, x_prev, x, u)`: whether a step has the form of the inspected steps.
 
-        What depends on theta alone is the same at all steps, and was looked at.
+        Parts that depend on theta alone are the same at all steps, and need no guard.
         """
         x_prev, x, _, u = self.example
         if not depends_on(lambda given: fits(self.reference, *given), (x_prev, x, u)):
@@ -106,7 +106,7 @@ class View(NamedTuple):
         return theta
 
     def part(self, positions: list[int]) -> tuple[Float[Array, " p"], Callable, np.ndarray]:
-        """Some leaves of the reference as one vector; the theta with another such vector; whose each entry is."""
+        """Some leaves of the reference as one vector, a map from such a vector to theta, and the leaf of each entry."""
         values = [self.reference[i] for i in positions]
         with jax.ensure_compile_time_eval():  # a filter may be built inside somebody's jit
             flat, unravel = ravel_pytree(values)
@@ -116,12 +116,12 @@ class View(NamedTuple):
 
 
 def whole(shares: Any) -> Any:
-    """The nearest whole numbers, NumPy's of NumPy's; a GPU's kernels have no rule for `round`."""
+    """The nearest whole numbers, as NumPy arrays for NumPy arrays; kernels have no rule for `round`."""
     return (np if isinstance(shares, np.ndarray) else jnp).floor(shares + 0.5)
 
 
 def require(entering: list[int], families: Sequence[Family], what: str, view: View) -> None:
-    """Refuse leaves that enter somewhere and are of no family that may."""
+    """Raise if a leaf that enters a term is of a family that is not allowed there."""
     for leaf in (view.leaves[i] for i in entering):
         if leaf.family not in families:
             raise NotConjugateError(

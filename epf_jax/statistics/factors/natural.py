@@ -1,4 +1,4 @@
-r"""Factors of other densities, linear in what theta's leaves are seen by: sums of the coefficients.
+r"""Factors of densities whose log is linear in features of theta's leaves: sums of the coefficients.
 
 The log-density of a count given its rate, of successes given their probability, of a Laplace's value given its scale is
 
@@ -6,9 +6,9 @@ The log-density of a count given its rate, of successes given their probability,
           \text{rate}: (\log\lambda,\,\lambda), \quad \text{probability}: (\log p,\,\log(1 - p)), \quad
           \text{variance}: (\log v,\,1/v), \quad \text{probabilities}: \log p
 
-and its slopes at two thetas far apart tell a and b, which are summed. Nothing is written by hand for any distribution.
-At the particle's own theta and one near it the log-density itself tells whether a step is so: the sums become NaN where
-it is not.
+Its slopes at two thetas far apart give a and b, which are summed. This works for any such distribution. At the
+particle's own theta and one near it, the log-density itself shows whether a step has this form; if not, the sums become
+NaN.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def natural_factor(term: Term, view: View) -> Factor:
         return tuple(tuple(map(jnp.zeros_like, f.slopes(value))) for f, value in zip(families, reference, strict=True))
 
     def coefficients(log_prob):
-        """Those of each leaf's features, from slopes at the ends."""
+        """The coefficients of each leaf's features, from slopes at the ends."""
         of_leaves = [jax.grad(log_prob)(list(values)) for values in ends]
         of_features = [[f.slopes(value) for f, value in zip(families, values, strict=True)] for values in ends]
         found = tuple(_solved(*each) for each in zip(*of_leaves, *of_features, strict=True))
@@ -49,7 +49,7 @@ def natural_factor(term: Term, view: View) -> Factor:
         return jax.tree.map(lambda a: jnp.where(jnp.isfinite(a), a, 0.0), found)
 
     def fits(found, log_prob, log_p, own):
-        """Whether the log-density changes from the particle's theta to one near it as the coefficients say."""
+        """Whether the log-density changes between the particle's theta and one near it as the coefficients predict."""
         near = [f.near(value, k) for k, (f, value) in enumerate(zip(families, own, strict=True))]
         nearby = log_prob(near)
         by = jax.tree.map(jnp.subtract, features_at(near), features_at(own))
@@ -76,7 +76,7 @@ def natural_factor(term: Term, view: View) -> Factor:
 
 
 def _solved(first: Array, second: Array, of_first: tuple, of_second: tuple) -> tuple[Array, ...]:
-    """The coefficients of one feature, or of two, of which the log-density has these slopes at two places."""
+    """The coefficients of one or two features, from the slopes of the log-density at two places."""
     if len(of_first) == 1:
         return (first / of_first[0],)
     determinant = of_first[0] * of_second[1] - of_first[1] * of_second[0]

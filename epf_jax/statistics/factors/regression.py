@@ -1,4 +1,4 @@
-r"""Gaussian factors: a regression whose variances are unknown, or its whole covariance is.
+r"""Gaussian factors: a regression with unknown variances, or with an unknown covariance.
 
 A Gaussian factor with residual :math:`W_t\,c(\beta)`, the noise of component i having variance
 :math:`v_{k(i)}\,g_i(x)`, is
@@ -40,8 +40,8 @@ class _Variances(NamedTuple):
     """How the noise of a Gaussian term depends on theta's variances.
 
     Attributes:
-        one: variances of one, all of them in a row.
-        turned: of which of them theta has the inverse.
+        one: variances of one, as a flat vector.
+        turned: for which of them theta holds the inverse.
         theta: theta with these variances.
         groups: `groups(variances, x_prev, x, u)`, which of them each component has, one-hot; the first column is known
             noise.
@@ -83,15 +83,14 @@ def _is_one_each(shares: Any, tolerance: float) -> Any:
 def _require_one_each(gaussian: GaussianTerm, shares: np.ndarray) -> None:
     if not _is_one_each(shares, 1e-3):
         raise NotConjugateError(
-            f"the noise of the {gaussian.term.name} is not proportional to one variance of theta for each component. A "
-            "variance is not a standard deviation: dist.Normal takes its square root. (Other inputs than example_input "
-            "were tried, too. A dummy that chooses between variances: jnp.where(u > 0, v, w), or a truth value as "
-            "example_input.)"
+            f"the noise of the {gaussian.term.name} is not proportional to one variance of theta for each component. "
+            "dist.Normal takes the square root of a variance. If an input chooses between variances, write "
+            "jnp.where(u > 0, v, w), or give a truth value as example_input."
         )
 
 
 def glance_at(gaussian: GaussianTerm, noise: list[int], view: View) -> None:
-    """Refuse at once what is no coefficient and stands in a mean, and rates in noise that are no inverse variances."""
+    """Raise for leaves in a mean that are not coefficients, and for rates in noise that are not inverse variances."""
     _coefficients_of(gaussian, view)
     if any(view.leaves[i].family is RATE for i in noise):
         variances = _variances(gaussian, noise, view)
@@ -221,7 +220,7 @@ def _design(gaussian: GaussianTerm, view: View) -> _Design:
     for i in entering:
         if not view.is_affine(gaussian.mean, i):
             raise NotConjugateError(
-                f"the mean of the {name} is not linear in theta's {view.leaves[i].name!r}, as far as can be told."
+                f"the mean of the {name} does not seem to be linear in theta's {view.leaves[i].name!r}."
             )
     for i, j in combinations(entering, 2):
         if view.multiplies(gaussian.mean, i, j) and not np.any(curved[np.ix_(owner == i, owner == j)]):
