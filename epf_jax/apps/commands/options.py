@@ -15,6 +15,7 @@ from rich.table import Table as Printed
 from epf_jax._version import __version__
 from epf_jax.apps.commands.method_names import in_words
 from epf_jax.apps.page import Table
+from epf_jax.core.checks import in_full, notes_of
 from epf_jax.core.compilation_cache import cache_compiled_programs
 from epf_jax.core.files import BusyError
 
