@@ -333,7 +333,7 @@ def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
     result = epf_command(*arguments, *named, "--unit", "days")
     assert result.exit_code == 0, (result.output, result.exception)
     assert pq.read_table(tmp_path / "fit.parquet")["time"][0].as_py() == "2024-01-01"
-    refused(r"wide.csv: unit: the stamps in column 'day' are dates", *arguments, *named)
+    refused(r"KeyError: 'dt'(?s:.*)Here: --time NAME", *arguments, *named)  # dates without a unit are labels
     refused(r"wide.csv: columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
     refused(r"(?s)This came from transition.*If the model reads inputs", *arguments, "--columns", "y")
     refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
