@@ -15,7 +15,7 @@ class Clock:
     """
 
     def __init__(self, seconds: float, progress: bool = False):
-        self._start, self.seconds = time.monotonic(), seconds
+        self._start, self.seconds, self.stopped = time.monotonic(), seconds, False
         self._bar: Any = None
         if progress:
             form = "{desc}: {bar} {n:.0f} of at most {total:.0f} s"
@@ -30,8 +30,8 @@ class Clock:
         return self.seconds - self.spent()
 
     def is_up(self) -> bool:
-        """Whether none are left."""
-        return self.left() <= 0
+        """Whether none are left, or the user has pressed Ctrl-C."""
+        return self.stopped or self.left() <= 0
 
     def tell(self, what: str, share: float | None = None) -> None:
         """Show what is being done, and how much of it is."""

@@ -9,7 +9,7 @@ It is population Monte Carlo (Cappé et al. 2004) on the path of Chopin's (2002)
 that is far from the posterior, costs steps and not the answer. What comes out is no answer but a place to draw from.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from epf_jax.models.state_space import StateSpaceModel
 
 _SHORTEST = 8  # observations that are looked at first, and two for each parameter
 _WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target may be wider
-_MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
+MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
 _MOST_STEPS = 80
 
 
@@ -73,29 +73,39 @@ def explore(
     num_steps = min(length, _SHORTEST + 2 * dim) if begin is None else begin.num_steps
     found = begin
     for _ in range(_MOST_STEPS):
-        if found is None:
-            draws, base = _of_the_prior(rng, model, likelihood, num, num_steps)
-        else:
-            wider = student_mixtures.widened(found.mixture, _WIDER)
-            draws = likelihood.evaluate(rng, student_mixtures.draw(rng, wider, num), num_steps)
-            base = draws.log_prior - student_mixtures.log_density(wider, draws.z)
-        power = temperature(base, draws.log_likelihood, least)
-        weights = normalised(base + (power * draws.log_likelihood if power > 0 else 0.0))
-        mixture = student_mixtures.fit(draws.z, weights)
-        found = Explored(mixture, draws, weights, num_steps, power, 0.0)
-        clock.tell(f"exploring, {num_steps} of {length} observations", num_steps / length * power)
-        if power == 1.0:
-            expected = noise(rng, likelihood, weights @ draws.z, num_steps) * length / num_steps
+        try:
+            found = _look(rng, model, likelihood, found, num, num_steps, least)
+        except KeyboardInterrupt:
+            if found is None:
+                raise
+            clock.stopped = True
+            return found
+        clock.tell(f"exploring, {num_steps} of {length} observations", num_steps / length * found.power)
+        if found.power == 1.0:
+            expected = noise(rng, likelihood, found.weights @ found.draws.z, num_steps) * length / num_steps
             found = found._replace(noise=expected)
-            if expected > _MOST_NOISE and 4 * num_steps >= length:
+            if expected > MOST_NOISE and 4 * num_steps >= length:
                 return found
-            if num_steps == length and size_of(weights) >= 2 * least:
+            if num_steps == length and size_of(found.weights) >= 2 * least:
                 return found
             num_steps = min(grows * num_steps, length)
         if clock.is_up():
             return found
     assert found is not None
     return found
+
+
+def _look(rng, model, likelihood, before, num, num_steps, least) -> Explored:
+    """New draws, of the last fit or of the prior, their weights, and the fit to them."""
+    if before is None:
+        draws, base = _of_the_prior(rng, model, likelihood, num, num_steps)
+    else:
+        wider = student_mixtures.widened(before.mixture, _WIDER)
+        draws = likelihood.evaluate(rng, student_mixtures.draw(rng, wider, num), num_steps)
+        base = draws.log_prior - student_mixtures.log_density(wider, draws.z)
+    power = temperature(base, draws.log_likelihood, least)
+    weights = normalised(base + (power * draws.log_likelihood if power > 0 else 0.0))
+    return Explored(student_mixtures.fit(draws.z, weights), draws, weights, num_steps, power, 0.0)
 
 
 def _of_the_prior(rng, model, likelihood, num, num_steps) -> tuple[Evaluated, np.ndarray]:
@@ -121,4 +131,4 @@ def _draw_prior(model, num):
     def draw(seed):
         return jax.vmap(model.parameters.to_vector)(model.parameters.sample(jax.random.key(seed), num))
 
-    return jax.jit(partial(draw))
+    return jax.jit(draw)

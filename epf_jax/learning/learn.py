@@ -1,10 +1,12 @@
 r"""`learn`: the posterior of a model's parameters given a series, by the method that fits, with how far it may be off.
 
-1. route      by the model's structure: exact likelihoods where Kalman's filter gives them, else particle filters'
-2. explore    from the prior, twice, with other random numbers: a fit of the posterior (`exploration`)
-3. certify    fresh draws of both fits, weighed by fresh likelihoods, tell the answer and its error (`certificate`)
-4. try again  with more particles where likelihoods are too noisy, by the next route, or by a fit made anew, until
-the answer is good enough or the time is up
+    1. route      by the model's structure: exact likelihoods where Kalman's filter gives them, else particle filters'
+    2. explore    from the prior, twice, with other random numbers: a fit of the posterior (`exploration`)
+    3. certify    fresh draws of both fits, weighed by fresh likelihoods, tell the answer and its error (`certificate`)
+    4. try again  with more particles where likelihoods are too noisy, by the next route, or by a fit made anew, until
+                  the answer is good enough or the time is up
+
+A stream (`streaming=True`) is filtered by a method of constant cost, whose answer is then compared with that of 1 to 4.
 """
 
 import dataclasses
@@ -14,23 +16,24 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from epf_jax.core.checks import check_flag, check_key
 from epf_jax.learning import student_mixtures
-from epf_jax.learning.certificate import Certificate, certify
+from epf_jax.learning.certificate import certify
 from epf_jax.learning.clock import Clock
-from epf_jax.learning.exploration import Explored, explore
-from epf_jax.learning.learned import Attempt, Learned, learned_from
+from epf_jax.learning.exploration import MOST_NOISE, Explored, explore
+from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned_from, learned_online
 from epf_jax.learning.likelihoods import Likelihoods, likelihoods
-from epf_jax.learning.routes import Route, inner_of, routes_of
+from epf_jax.learning.routes import inner_of, routes_of, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
+from epf_jax.running.run import run
 
 _NUM_STARTS = 2
 _WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
-_MOST_NOISE = 2.5
 _MOST_PARTICLES = 8192
 _MANY_PARTICLES = 1024  # above which another route is taken where there is one
 
@@ -53,77 +56,109 @@ def learn(
         y: observations, time along the first axis; NaN is missing. What `epf.from_table` makes goes in as it is.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
         seconds: the most to spend, compilation included. Most answers take a few.
-        streaming: whether only methods may be taken whose memory and cost per observation never grow.
+        streaming: whether `filter_` must have memory and cost per observation that never grow.
         progress: whether to show a progress bar.
 
     Returns:
-        `Learned`: `print` it for a table of the parameters with their errors, and of what was done.
+        `Learned`: `print` it for a table of the parameters with their errors, and of what was done. Ctrl-C returns the
+        best answer so far.
     """
     key = check_key(key)
     check_is_model(model)
     check_flag("streaming", streaming)
     check_flag("progress", progress)
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not seconds > 0:
-        raise ValueError(f"seconds: expected a number above zero, got {seconds!r}. Give the most seconds to spend.")
+    if model.parameters.dim == 0:
+        raise ValueError("model: its prior is empty, so that there is nothing to learn. Use epf.bootstrap_filter.")
     model, series = _look_at(model, y, inputs)
     warn_of_slips(model)
-    clock = Clock(float(seconds), progress)
+    clock = clock_of(seconds, progress)
     try:
-        return _learn(key, model, series, clock)
+        return (_learn_online if streaming else _learn)(key, model, series, clock)
     finally:
         clock.close()
 
 
-def _learn(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, clock: Clock) -> Learned:
+def update(
+    key: PRNGKeyArray, learned: Learned, y: Any, *, inputs: Any = None, seconds: float = 60.0, progress: bool = False
+) -> Learned:
+    """What `learn` would say of the series with more observations at its end, from where it stands: see `Learned`."""
+    more = observed_series(learned.model, y, inputs, first=len(learned.y) + 1)
+    parts = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (learned.y, learned.inputs), tuple(more[:2]))
+    clock = clock_of(seconds, progress)
+    try:
+        return _learn(check_key(key), learned.model, Observed(*parts), clock, learned.explored)
+    finally:
+        clock.close()
+
+
+def clock_of(seconds: Any, progress: bool) -> Clock:
+    """The clock of a budget, or an error where it is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not float(seconds) > 0:
+        raise ValueError(f"seconds: expected a number above zero, got {seconds!r}. Give the most seconds to spend.")
+    return Clock(float(seconds), progress)
+
+
+def _learn(
+    key: PRNGKeyArray, model: StateSpaceModel, series: Observed, clock: Clock, begin: Explored | None = None
+) -> Learned:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     attempts: list[Attempt] = []
-    best: tuple[Certificate, Route, Likelihoods] | None = None
+    best: Best | None = None
     explored: list[Explored] = []
-    try:
-        routes = routes_of(model)
-        while routes:
-            route, *routes = routes
-            explored, likelihood = _explore(rng, model, route, series, clock, bool(routes), attempts)
-            if likelihood is None:
-                continue
-            mixture = _both(explored)
-            found = certify(rng, likelihood, mixture, len(series.values), clock)
-            attempts.append(Attempt.of(route.method, likelihood, found))
-            if best is None or (not found.holds, found.error) < (not best[0].holds, best[0].error):
-                best = found, route, likelihood
-            if (found.holds and found.error <= 0.2) or clock.is_up():
-                break
-    except KeyboardInterrupt:
-        if best is None and not explored:
-            raise
-        attempts.append(Attempt("interrupted", "stopped by Ctrl-C", False))
-    return learned_from(model, series.values, series.inputs, best, explored, attempts, clock, int(rng.integers(2**31)))
+    routes = routes_of(model)
+    while routes and not clock.stopped:
+        route, *routes = routes
+        explored, likelihood, problem = _explore(rng, model, route, series, clock, bool(routes), begin)
+        if problem:
+            attempts.append(Attempt(route.method, problem, False))
+            continue
+        if clock.stopped:
+            break
+        try:
+            found = certify(rng, likelihood, _both(explored), len(series.values), clock)
+        except KeyboardInterrupt:
+            clock.stopped = True
+            break
+        attempts.append(Attempt.of(route.method, likelihood, found))
+        if best is None or (not found.holds, found.error) < (not best.found.holds, best.found.error):
+            best = Best(found, route, likelihood)
+        if (found.holds and found.error <= MOST_ERROR) or clock.is_up():
+            break
+    return learned_from(model, series, best, explored, attempts, clock, int(rng.integers(2**31)), update)
 
 
-def _explore(rng, model, route, series, clock, has_other, attempts) -> tuple[list[Explored], Likelihoods | None]:
-    """Independent fits, and likelihoods with little enough noise; None where another route is to be taken."""
-    num_particles = 0 if route.exact else _first_num_particles(len(series.values))
-    explored: list[Explored] = []
+def _explore(
+    rng: np.random.Generator,
+    model: StateSpaceModel,
+    route: Any,
+    series: Observed,
+    clock: Clock,
+    has_other: bool,
+    begin: Explored | None,
+) -> tuple[list[Explored], Likelihoods, str]:
+    """Independent fits, likelihoods with little enough noise, and why another route is better, if it is."""
+    length = len(series.values)
+    num_particles = 0 if route.exact else _first_num_particles(length)
+    found = begin
     while True:
         likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.values, series.inputs)
-        found = explore(rng, model, likelihood, len(series.values), clock, explored[0] if explored else None)
-        explored = [found]
-        if route.exact or found.noise <= _MOST_NOISE or clock.is_up() or num_particles == _MOST_PARTICLES:
+        found = explore(rng, model, likelihood, length, clock, found)
+        if route.exact or found.noise <= MOST_NOISE or clock.is_up() or num_particles == _MOST_PARTICLES:
             break
         times = 2 ** math.ceil(math.log2(min(max(found.noise / _WANTED_NOISE, 2.0), 16.0)))
         if num_particles * times > _MANY_PARTICLES and has_other:
-            told = f"{num_particles} particles a theta leave a noise of {found.noise:.1f} in log-likelihoods"
-            attempts.append(Attempt(route.method, told, False))
-            return explored, None
+            problem = f"{num_particles} particles a theta leave a variance of {found.noise:.1f} in log-likelihoods"
+            return [found], likelihood, problem
         num_particles = min(num_particles * times, _MOST_PARTICLES)
+    explored = [found]
     for _ in range(_NUM_STARTS - 1):
         if not clock.is_up():
-            explored.append(explore(rng, model, likelihood, len(series.values), clock))
-    return explored, likelihood
+            explored.append(explore(rng, model, likelihood, length, clock))
+    return explored, likelihood, ""
 
 
 def _both(explored: list[Explored]) -> student_mixtures.Mixture:
-    """The fits of all starts that came to the end, as one mixture."""
+    """The fits of all starts that came furthest, as one mixture."""
     furthest = max((found.num_steps, found.power) for found in explored)
     last = [found for found in explored if (found.num_steps, found.power) == furthest]
     return student_mixtures.pooled([found.mixture for found in last], [1.0 / len(last)] * len(last))
@@ -134,14 +169,24 @@ def _first_num_particles(length: int) -> int:
     return int(np.clip(2 ** round(math.log2(max(length, 1) / 2)), 64, 256))
 
 
+def _learn_online(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, clock: Clock) -> Learned:
+    """The answer of a filter whose cost never grows, judged by that of `_learn`."""
+    key_filter, key_certificate = jax.random.split(key)
+    route = streaming_route_of(model)
+    filter_ = route.filter_of(model)
+    clock.tell(f"filtering by {route.method}")
+    results = run(key_filter, filter_, series)
+    return learned_online(route, filter_, results, _learn(key_certificate, model, series, clock), clock)
+
+
 def _look_at(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, Observed]:
     """The series, checked, and the model with an example of the inputs that it will be given."""
     series = observed_series(model, y, inputs)
-    leaves, structure = jax.tree.flatten(series.inputs)
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, series.inputs))
     if model.example_input is None and (
         len(leaves) > 1 or not np.array_equal(leaves[0], np.arange(len(leaves[0])) + 1)
     ):
-        row = tuple((np.asarray(leaf)[0].tobytes(), leaf.shape[1:], leaf.dtype) for leaf in leaves)
+        row = tuple((leaf[0].tobytes(), leaf.shape[1:], leaf.dtype) for leaf in leaves)
         model = _with_example(model, structure, row)
     return model, series
 

@@ -1,7 +1,8 @@
 """What `learn` returns: the posterior of theta, how far it may be off, and what was done for it."""
 
 import dataclasses
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +17,16 @@ from epf_jax.learning.certificate import Certificate
 from epf_jax.learning.clock import Clock
 from epf_jax.learning.exploration import Explored
 from epf_jax.learning.importance import LARGEST_TAIL, moments
+from epf_jax.learning.learned_table import at_level as _at_level
+from epf_jax.learning.learned_table import table_of, verdict_of
 from epf_jax.learning.likelihoods import Evaluated, Likelihoods
-from epf_jax.learning.routes import Route, inner_of, routes_of
+from epf_jax.learning.routes import Route, StreamingRoute, inner_of, routes_of
 from epf_jax.models.flat_theta import numbers_in_a_row
+from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.offline.smoothing import Smoothed, smooth
+from epf_jax.plots.posterior import plot_learned
+from epf_jax.running.export import library, state_to_arviz
 from epf_jax.running.forecast import Forecast, forecast
 from epf_jax.running.results import Results, Summary
 from epf_jax.running.run import DEFAULT_LEVELS, run
@@ -50,6 +57,14 @@ class Attempt(NamedTuple):
         return cls(method, outcome, True)
 
 
+class Best(NamedTuple):
+    """The best certificate, with the route and the likelihoods that gave it."""
+
+    found: Certificate
+    route: Route
+    likelihood: Likelihoods
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Learned:
     """A posterior with its own error.
@@ -71,6 +86,11 @@ class Learned:
         model: the model.
         y: the series.
         inputs: its inputs, a row for each observation.
+        draws: the posterior as weighted draws of theta and of the last state, in the form of a filter's state.
+        explored: the fit to them, where an update begins.
+        make_filter: makes `filter_`.
+        make_results: makes `results` from it.
+        learn_on: what `update` calls.
     """
 
     theta: Summary
@@ -90,103 +110,202 @@ class Learned:
     y: Any
     inputs: Any
     draws: FilterState
-    _route: Route
-    _num_particles: int
-    _seed: int
+    explored: Explored
+    make_filter: Callable[[], Filter]
+    make_results: Callable[[Filter], Results]
+    learn_on: Callable[..., "Learned"]
 
     def __repr__(self) -> str:
         """The table of the parameters, and what was done."""
-        return "\n".join([*_table(self), *_verdict(self)])
+        return "\n".join([*table_of(self), *verdict_of(self)])
 
     @cached_property
     def filter_(self) -> Filter:
-        """A filter that goes on from here: SMC^2 with the likelihoods that were chosen."""
-        return _filter_of(self.model, self._route, self._num_particles, 2 * len(self.y) + 100)
+        """A filter that goes on from here."""
+        return self.make_filter()
 
     @cached_property
     def results(self) -> Results:
         """`Results` at every t, of a run of `filter_` over the series, made when they are first asked for."""
-        return run(jax.random.key(self._seed), self.filter_, self.y, inputs=self.inputs)
+        return self.make_results(self.filter_)
 
     @property
     def state(self) -> FilterState:
         """The filter's state after the last observation, for `filter_.step`."""
         return self.results.final
 
+    def update(
+        self, key: PRNGKeyArray, y: Any, *, inputs: Any = None, seconds: float = 60.0, progress: bool = False
+    ) -> "Learned":
+        """Learn from more observations, which come after these: from this posterior on, and certified again.
+
+        Args:
+            key: a JAX random key.
+            y: the observations that came since.
+            inputs: theirs.
+            seconds: the most to spend.
+            progress: whether to show a progress bar.
+        """
+        return self.learn_on(key, self, y, inputs=inputs, seconds=seconds, progress=progress)
+
     def forecast(self, key: PRNGKeyArray, num_steps: int, *, inputs: Any = None) -> Forecast:
         """What the steps to come will be like: see `epf.forecast`."""
         return forecast(key, self.model, self.draws, num_steps, inputs=inputs)
 
+    def smooth(self, key: PRNGKeyArray, **options: Any) -> Smoothed:
+        """The states in hindsight, given the whole series: see `epf.smooth`."""
+        return smooth(key, self.model, self.draws, self.y, inputs=self.inputs, **options)
+
+    def plot(self, *, truth: Any = None, title: str | None = None) -> Any:
+        """The posterior of each parameter with its prior behind, as a matplotlib figure: see `epf.plots`."""
+        return plot_learned(self, truth=truth, title=title)
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each number of theta: mean, sd, quantiles, and their errors."""
+        columns = {
+            "mean": scalars(self.theta.mean),
+            "sd": scalars(self.theta.sd),
+            **{f"{100 * level:g}%": _at_level(self, level) for level in self.levels},
+            "error": scalars(self.error),
+            "sd_error": scalars(self.sd_error),
+        }
+        names = list(columns["mean"])
+        rows = {title: [float(column[name]) for name in names] for title, column in columns.items()}
+        return library("pandas").DataFrame(rows, index=names)
+
+    def to_xarray(self) -> Any:
+        """An `xarray.Dataset` of `results`, over time."""
+        return self.results.to_xarray()
+
+    def to_arviz(self, *, seed: int = 0) -> Any:
+        """Equally weighted draws of the posterior for ArviZ, picked by their weights."""
+        one_run = jax.tree.map(lambda leaf: leaf[None], self.draws._replace(S=()))
+        return state_to_arviz(one_run, np.arange(1, len(self.y) + 1), self.y, seed)
+
 
 def learned_from(
     model: StateSpaceModel,
-    y: Any,
-    inputs: Any,
-    best: tuple[Certificate, Route, Likelihoods] | None,
+    series: Observed,
+    best: Best | None,
     explored: list[Explored],
     attempts: list[Attempt],
     clock: Clock,
     seed: int,
+    learn_on: Callable[..., Learned],
 ) -> Learned:
     """The answer of a certificate, or, where Ctrl-C left none, of how far the exploration came."""
     notes = []
+    length = len(series.values)
     if best is None:
         last = explored[-1]
-        draws, weights, of_theta = last.draws, last.weights, moments(last.draws.theta, last.weights)
+        of_theta = moments(last.draws.theta, last.weights)
         unknown = np.full_like(of_theta.error, np.inf)
         of_theta = of_theta._replace(error=unknown, sd_error=unknown)
         log_evidence, log_evidence_error, trusted = np.nan, np.inf, False
-        notes.append(f"Stopped early: this answer knows of {last.num_steps} of {len(y)} observations.")
+        notes.append(f"Stopped early: this answer knows of {last.num_steps} of {length} observations.")
     else:
-        found = best[0]
-        draws, weights, of_theta = found.draws, found.weights, found.of_theta
+        found = best.found
+        last = Explored(
+            student_mixtures.fit(found.draws.z, found.weights), found.draws, found.weights, length, 1.0, 0.0
+        )
+        of_theta = found.of_theta
         log_evidence, log_evidence_error = found.log_evidence, found.log_evidence_error
-        trusted = found.holds and _is_small(of_theta.error, MOST_ERROR) and _is_small(of_theta.sd_error, MOST_SD_ERROR)
-        notes += _notes(found, model)
-    if best is not None and not trusted:
-        why = "its time was up" if clock.is_up() else "no method that fits the model did better"
-        notes.append(f"The answer is not good enough to trust, and {why}. More seconds=... may help.")
-    seen = _seen(model, draws, weights, log_evidence, len(y))
-    theta, x = (_summary(part, weights) for part in (seen.theta, seen.x))
-    like_theta = numbers_in_a_row(model.parameters).theta
-    route = best[1] if best else None
+        trusted = found.holds and is_small(of_theta.error, MOST_ERROR) and is_small(of_theta.sd_error, MOST_SD_ERROR)
+        notes += _notes(found, last)
+        if not trusted:
+            why = "the time was up" if clock.is_up() else "no method that fits the model did better"
+            notes.append(f"The answer is not good enough to be trusted, and {why}. Try more seconds=...")
+    seen = _seen(model, last.draws, last.weights, log_evidence, length)
+    theta, x = (_summary(part, last.weights) for part in (seen.theta, seen.x))
+    route = best.route if best else routes_of(model)[0]
+    num_particles = best.likelihood.num_particles if best else _NUM_THETAS // 2
     return Learned(
         theta=theta,
         x=x,
         levels=np.asarray(DEFAULT_LEVELS),
-        error=jax.tree.map(np.asarray, like_theta(jnp.asarray(of_theta.error))),
-        sd_error=jax.tree.map(np.asarray, like_theta(jnp.asarray(of_theta.sd_error))),
+        error=_like_theta(model, of_theta.error),
+        sd_error=_like_theta(model, of_theta.sd_error),
         trusted=bool(trusted),
         log_evidence=log_evidence,
         log_evidence_error=log_evidence_error,
-        method=route.method if route else "exploration alone",
-        why=route.why if route else "",
+        method=route.method,
+        why=route.why,
         attempts=tuple(attempts),
         notes=tuple(notes),
         seconds=clock.spent(),
         model=model,
-        y=y,
-        inputs=inputs,
+        y=series.values,
+        inputs=series.inputs,
         draws=seen,
-        _route=route or routes_of(model)[0],
-        _num_particles=best[2].num_particles if best else 0,
-        _seed=seed,
+        explored=last,
+        make_filter=partial(_filter_of, model, route, num_particles, 2 * length + 100),
+        make_results=partial(_run, seed, series),
+        learn_on=learn_on,
     )
 
 
-def _is_small(errors: np.ndarray, most: float) -> bool:
+def learned_online(
+    route: StreamingRoute, filter_: Filter, results: Results, certified: Learned, clock: Clock
+) -> Learned:
+    """The answer of a filter of constant cost, with its distance from a certified one as its error."""
+    theta, x = (jax.tree.map(lambda leaf: np.asarray(leaf)[-1], part) for part in (results.theta, results.x))
+
+    def off(mean, certified_mean, sd, error):
+        return np.abs(mean - certified_mean) / np.where(sd > 0, sd, 1.0) + error
+
+    def sd_off(sd, certified_sd, error):
+        return np.abs(sd / np.where(certified_sd > 0, certified_sd, 1.0) - 1.0) + error
+
+    error = jax.tree.map(off, theta.mean, certified.theta.mean, certified.theta.sd, certified.error)
+    sd_error = jax.tree.map(sd_off, theta.sd, certified.theta.sd, certified.sd_error)
+    numbers = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(part)]) for part in (error, sd_error)]
+    small = is_small(numbers[0], MOST_ERROR) and is_small(numbers[1], MOST_SD_ERROR)
+    log_evidence = float(results.log_evidence[-1])
+    notes = list(certified.notes)
+    if not small:
+        notes.append("The stream's filter is further off than can be trusted: epf.learn without streaming=True is not.")
+    return dataclasses.replace(
+        certified,
+        theta=theta,
+        x=x,
+        error=error,
+        sd_error=sd_error,
+        trusted=certified.trusted and small,
+        log_evidence=log_evidence,
+        log_evidence_error=abs(log_evidence - certified.log_evidence) + certified.log_evidence_error,
+        method=route.method,
+        why=route.why,
+        attempts=(Attempt(route.method, "filtered the series, and was compared with:", True), *certified.attempts),
+        notes=tuple(notes),
+        seconds=clock.spent(),
+        draws=results.final,
+        make_filter=lambda: filter_,
+        make_results=lambda _: results,
+    )
+
+
+def _run(seed: int, series: Observed, filter_: Filter) -> Results:
+    return run(jax.random.key(seed), filter_, series)
+
+
+def _like_theta(model: StateSpaceModel, numbers: np.ndarray) -> Any:
+    """Numbers in a row with theta's structure."""
+    return jax.tree.map(np.asarray, numbers_in_a_row(model.parameters).theta(jnp.asarray(numbers)))
+
+
+def is_small(errors: np.ndarray, most: float) -> bool:
+    """Whether no error is larger; NaN is."""
     return bool(np.all(errors <= most))
 
 
-def _notes(found: Certificate, model: StateSpaceModel) -> list[str]:
+def _notes(found: Certificate, last: Explored) -> list[str]:
     """What else should be known of a certified posterior."""
     notes = []
     if found.tail > LARGEST_TAIL:
         notes.append("The errors are lower bounds: a few draws carry most of the weight.")
-    if found.worth >= 100:
-        num = student_mixtures.modes_apart(student_mixtures.fit(found.draws.z, found.weights))
-        if num > 1:
-            notes.append(f"The posterior has {num} modes that are far apart: look at more than means (`.plot()`).")
+    num = student_mixtures.modes_apart(last.mixture) if found.worth >= 100 else 1
+    if num > 1:
+        notes.append(f"The posterior has {num} modes that are far apart: look at more than means (`.plot()`).")
     return notes
 
 
@@ -229,37 +348,3 @@ def _filter_of(model: StateSpaceModel, route: Route, num_particles: int, max_ste
     if route.exact:
         return smc2_filter(model, _NUM_THETAS, max_steps=max_steps, inner=inner_of(model, route, 0))
     return smc2_filter(model, _NUM_THETAS // 2, max_steps=max_steps, num_inner=num_particles, max_inner=num_particles)
-
-
-def _table(learned: Learned) -> list[str]:
-    """A line for every number of theta."""
-    parts = [scalars(part) for part in (learned.theta.mean, learned.theta.sd, learned.error)]
-    levels = [
-        scalars(jax.tree.map(lambda leaf, i=i: leaf[..., i], learned.theta.quantiles))
-        for level in (0.05, 0.5, 0.95)
-        for i in [int(np.argmin(np.abs(learned.levels - level)))]
-    ]
-    columns = [*parts[:2], *levels, parts[2]]
-    names = list(parts[0])
-    width = max([len(name) for name in names] + [9])
-    head = f"{'':{width}}" + "".join(f"{title:>10}" for title in ("mean", "sd", "5%", "50%", "95%", "error"))
-    rows = [
-        f"{name:{width}}"
-        + "".join(f"{float(column[name]):>10.4g}" for column in columns[:-1])
-        + f"{float(columns[-1][name]):>10.2g}"
-        for name in names
-    ]
-    return [head, *rows]
-
-
-def _verdict(learned: Learned) -> list[str]:
-    """The evidence, whether to trust it all, and what was done."""
-    worst = max([float(error) for error in scalars(learned.error).values()], default=0.0)
-    word = "Trusted" if learned.trusted else "NOT trusted"
-    lines = [
-        f"log-evidence {learned.log_evidence:.2f} +- {learned.log_evidence_error:.2g}",
-        f"{word}: the means are within about {worst:.2g} posterior sds (column `error`).",
-        f"By {learned.method}: {learned.why}. {learned.seconds:.1f} s.",
-    ]
-    lines += [f"  {attempt.method}: {attempt.outcome}" for attempt in learned.attempts]
-    return lines + list(learned.notes)

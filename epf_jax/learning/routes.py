@@ -4,12 +4,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+from epf_jax.filters import Filter, extended_parameter_filter, node_filter
 from epf_jax.filters.known_theta import KnownTheta, kalman, particles
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
 from epf_jax.particles.proposals import Proposal, why_not_kalman
 from epf_jax.particles.resampling import systematic
+
+_STREAMING_PARTICLES = 4000
 
 
 class Route(NamedTuple):
@@ -55,6 +58,43 @@ ROUTES = (
         _with_particles(laplace),
     ),
 )
+
+
+class StreamingRoute(NamedTuple):
+    """One way to learn from a stream, at a cost per observation that never grows.
+
+    Attributes:
+        why: what of the model makes it apply, in words.
+        method: what is done, in words.
+        fits: whether it applies.
+        filter_of: the filter of a model.
+    """
+
+    why: str
+    method: str
+    fits: Callable[[StateSpaceModel], bool]
+    filter_of: Callable[[StateSpaceModel], Filter]
+
+
+STREAMING_ROUTES = (
+    StreamingRoute(
+        "the model is linear and Gaussian in its state, and has at most three parameters",
+        "a node filter with Kalman's exact likelihoods",
+        lambda model: model.parameters.dim <= 3 and not why_not_kalman(model),
+        lambda model: node_filter(model, inner=kalman(model)),
+    ),
+    StreamingRoute(
+        "the model has more parameters, or is not linear and Gaussian in its state",
+        "the extended parameter filter",
+        lambda model: True,
+        lambda model: extended_parameter_filter(model, _STREAMING_PARTICLES),
+    ),
+)
+
+
+def streaming_route_of(model: StateSpaceModel) -> StreamingRoute:
+    """The first route for streams that fits the model."""
+    return next(route for route in STREAMING_ROUTES if route.fits(model))
 
 
 def routes_of(model: StateSpaceModel) -> list[Route]:

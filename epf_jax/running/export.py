@@ -13,6 +13,7 @@ from epf_jax.core.checks import pip_install
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Panel, Series
 from epf_jax.data.timestamps import axis_of
+from epf_jax.filters import FilterState
 from epf_jax.running.records import times
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
@@ -64,7 +65,7 @@ def tidy(along: dict[str, np.ndarray], kind: str, summaries: list, levels: Any) 
         summaries: name, means, sds and quantiles of each array.
         levels: of the quantiles.
     """
-    pandas = _library("pandas")
+    pandas = library("pandas")
     num_rows = len(along["t"])
     names = [f"{100 * float(level):g}%" for level in np.asarray(levels)]
     tables = [pandas.DataFrame(columns=[*along, kind, "mean", "sd", *names])]
@@ -90,7 +91,7 @@ def to_xarray(results: Any, series: Series | None = None) -> Any:
         (and `level`); beside them log_evidence, ess and the other records of the run, and pit, the predictive check, if
         it was recorded.
     """
-    xarray = _library("xarray")
+    xarray = library("xarray")
     lead = (*(("run",) if results.ess.ndim > 1 else ()), "t")
     variables: dict[str, Any] = {name: (lead, np.asarray(getattr(results, name))) for name in _OVER_TIME}
     for name, mean, sd, quantiles in named_summaries(results.theta, results.x, states=True):
@@ -126,13 +127,18 @@ def to_arviz(results: Any, y: Any = None, *, seed: int = 0) -> Any:
     final = results.final
     if results.ess.ndim == 1:
         final = jax.tree.map(lambda leaf: leaf[None], final)
+    return state_to_arviz(final, times(results), y, seed)
+
+
+def state_to_arviz(final: FilterState, t: np.ndarray, y: Any, seed: int) -> Any:
+    """Equally weighted draws of theta and x from the particles of several runs, a chain for each."""
     rng = np.random.default_rng(seed)
     picks = [_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)]
     draws = {
         name: np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
         for name, leaf in named_parts(final.theta, final.x, states=True)
     }
-    return inference_data(draws, times(results), y)
+    return inference_data(draws, t, y)
 
 
 def inference_data(draws: dict[str, np.ndarray], t: np.ndarray, y: Any, **statistics: np.ndarray) -> Any:
@@ -144,7 +150,7 @@ def inference_data(draws: dict[str, np.ndarray], t: np.ndarray, y: Any, **statis
         y: the observations, or None.
         statistics: of each draw.
     """
-    arviz, xarray = _library("arviz"), _library("xarray")
+    arviz, xarray = library("arviz"), library("xarray")
     posterior = {
         name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 2))), drawn)
         for name, drawn in draws.items()
@@ -209,7 +215,8 @@ def named_parts(theta: Any, x: Any, *, states: bool) -> list[tuple[str, Any]]:
     return [*named, (STATE, x)]
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """A library that is not there unless it was asked for, or an error that says how to install it."""
     import importlib
 
     try:
