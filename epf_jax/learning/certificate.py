@@ -20,6 +20,7 @@ _SHARE_OF_FAR = 0.1
 _LEAST_WORTH = 0.04  # of the draws, below which the fit is made anew
 GOOD_ENOUGH = 0.06  # error of a mean in posterior sds at which no more draws are made
 _MOST_DRAWS = 40_000
+_MOST_REFITS = 12
 
 
 class Certificate(NamedTuple):
@@ -33,6 +34,7 @@ class Certificate(NamedTuple):
         log_evidence_error: its standard error.
         tail: the shape k of the weights' tail.
         worth: how many independent draws they are worth.
+        is_covered: whether the draws are spread more widely than what their weights say, in every direction.
         num_refits: how often the fit was made anew.
     """
 
@@ -43,6 +45,7 @@ class Certificate(NamedTuple):
     log_evidence_error: float
     tail: float
     worth: float
+    is_covered: bool
     num_refits: int
 
     @property
@@ -53,7 +56,7 @@ class Certificate(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the weights allow to believe these errors."""
-        return self.tail <= LARGEST_TAIL and self.worth >= 30
+        return self.is_covered and self.tail <= LARGEST_TAIL and self.worth >= 30
 
 
 def certify(
@@ -92,8 +95,9 @@ def certify(
             return found
         if clock.is_up() or done >= _MOST_DRAWS:
             return best
-        wrong = found.worth < _LEAST_WORTH * done or (found.tail > LARGEST_TAIL and done >= 4 * size)
-        if wrong and num_refits < 8 and done >= 2 * size and found.worth > 5:
+        heavy = found.tail > LARGEST_TAIL and done >= 4 * size
+        wrong = heavy or not found.is_covered or found.worth < _LEAST_WORTH * done
+        if wrong and num_refits < _MOST_REFITS and done >= 2 * size and found.worth > 5:
             num_refits += 1
             mixture = student_mixtures.fit(draws.z, found.weights)
             draw_from, evaluated = _to_draw_from(mixture), []
@@ -120,5 +124,24 @@ def _certificate(draws, log_weights, num_refits) -> Certificate:
         error,
         tail_shape(weights),
         size_of(weights),
+        _is_covered(draws.z, weights),
         num_refits,
     )
+
+
+def _is_covered(z: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether the draws' covariance is larger than the weighted draws' in every direction.
+
+    It is where the draws are from a widened fit of what the weights say. It is not where the fit has collapsed: what
+    it is confined to then looks flat, and its edges weigh most.
+    """
+    apart, drawn = z - weights @ z, z - z.mean(axis=0)
+    of_weighted = (weights[:, None] * apart).T @ apart
+    of_drawn = drawn.T @ drawn / len(z)
+    scale = np.sqrt(np.diag(of_drawn))
+    if not np.all(scale > 0):
+        return False
+    largest = np.linalg.eigvals(
+        np.linalg.solve(of_drawn / np.outer(scale, scale), of_weighted / np.outer(scale, scale))
+    )
+    return bool(np.max(np.real(largest)) < 1.0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from epf_jax.learning import student_mixtures
 from epf_jax.learning.clock import Clock
-from epf_jax.learning.importance import normalised, size_of, temperature
+from epf_jax.learning.importance import size_of, temperature
 from epf_jax.learning.likelihoods import Evaluated, Likelihoods, noise
 from epf_jax.learning.student_mixtures import Mixture
 from epf_jax.models.state_space import StateSpaceModel
@@ -103,8 +103,7 @@ def _look(rng, model, likelihood, before, num, num_steps, least) -> Explored:
         wider = student_mixtures.widened(before.mixture, _WIDER)
         draws = likelihood.evaluate(rng, student_mixtures.draw(rng, wider, num), num_steps)
         base = draws.log_prior - student_mixtures.log_density(wider, draws.z)
-    power = temperature(base, draws.log_likelihood, least)
-    weights = normalised(base + (power * draws.log_likelihood if power > 0 else 0.0))
+    power, weights = temperature(base, draws.log_likelihood, least)
     return Explored(student_mixtures.fit(draws.z, weights), draws, weights, num_steps, power, 0.0)
 
 

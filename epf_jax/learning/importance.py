@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 LARGEST_TAIL = 0.7
+_POWERS = np.concatenate([np.geomspace(1e-7, 1e-2, 16), np.linspace(0.02, 1.0, 50)])
 
 
 class Moments(NamedTuple):
@@ -68,19 +69,30 @@ def log_mean(log_weights: np.ndarray) -> tuple[float, float]:
     return float(centre), float(np.sqrt(np.mean((ratios - 1.0) ** 2) / num))
 
 
-def temperature(base: np.ndarray, log_likelihood: np.ndarray, least: float) -> float:
-    """The largest power of the likelihood, at most 1, that leaves weights worth `least` draws."""
+def temperature(base: np.ndarray, log_likelihood: np.ndarray, least: float) -> tuple[float, np.ndarray]:
+    """The largest power of the likelihood, at most 1, that leaves weights worth `least` draws, and these weights.
 
-    def worth(power: float) -> float:
-        return size_of(normalised(base + power * log_likelihood))
+    Where no power does, the one whose weights are worth most, and their own power that is worth `least`: a fit to a
+    few draws would have no width.
+    """
 
-    if worth(1.0) >= least:
-        return 1.0
+    def at(power: float) -> np.ndarray:
+        return normalised(np.where(np.isfinite(log_likelihood), base + power * log_likelihood, -np.inf))
+
+    worths = [size_of(at(power)) for power in _POWERS]
+    enough = [i for i, worth in enumerate(worths) if worth >= least]
+    power = _POWERS[enough[-1] if enough else int(np.argmax(worths))]
+    weights = at(power)
     low, high = 0.0, 1.0
-    for _ in range(40):
+    for _ in range(30 if size_of(weights) < least else 0):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if worth(middle) >= least else (low, middle)
-    return low
+        low, high = (middle, high) if size_of(_flattened(weights, middle)) >= least else (low, middle)
+    return float(power), weights if enough else _flattened(weights, low)
+
+
+def _flattened(weights: np.ndarray, power: float) -> np.ndarray:
+    flat = np.where(weights > 0, weights, 1.0) ** power * (weights > 0)
+    return flat / flat.sum() if flat.sum() > 0 else weights
 
 
 def tail_shape(weights: np.ndarray) -> float:
