@@ -153,9 +153,10 @@ def _feasible(d, y):
 def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: Any) -> Array:
     """One draw per particle from `distribution(*row)` for each of the `num` rows of the batched arguments.
 
-    One batched draw for all particles if numpyro can promote the distribution's batch shape; otherwise a key for each
-    particle. A draw without a gradient with respect to the distribution's parameters (a count, a mixture's component)
-    raises an error when it is differentiated.
+    One batched draw for all particles where numpyro can promote the distribution's batch shape; a key per particle
+    for the rest, such as stand-ins that are not numpyro's. (On a CPU, 1000 draws at once take half to a ninth of the
+    time of as many keys for LogNormal, StudentT, Beta, Poisson and Categorical.) A draw that has no gradient with
+    respect to the distribution's numbers (a count, a mixture's component) refuses to be differentiated.
     """
     many, shape = _of_rows(distribution, *batched) if jax.tree.leaves(batched) else (None, ())
 

@@ -130,8 +130,6 @@ def build_filter(
         before, (state, info) = state, step(key, state, y, u)
         return spread_particles(mesh, typed_as(before, state), by_particle), info
 
-    turn = turn if mesh is None else _by_itself(turn)
-
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
         with full_precision():
@@ -170,21 +168,6 @@ class _Step:
         if name.startswith("__") or name == "_jitted":  # which a copy asks for before there is anything to forward to
             raise AttributeError(name)
         return getattr(self._jitted, name)
-
-
-def _by_itself(turn: Callable) -> Callable:
-    """The same turn as the branch of a condition that always holds, which XLA does not know.
-
-    It compiles a branch without what is around it. Of particles across devices a turn in a run's loop would otherwise
-    be fused, and so rounded, in another way than the turn of a step.
-    """
-
-    def guarded(state, row):
-        out = jax.eval_shape(turn, state, row)
-        never = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), out)
-        return jax.lax.cond(state.t >= 0, lambda: turn(state, row), lambda: never)
-
-    return guarded
 
 
 def check_state(state: Any, filter_: Filter) -> None:

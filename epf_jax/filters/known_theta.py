@@ -49,6 +49,7 @@ class KnownTheta(NamedTuple):
         pick: `pick(key, all_states, which)`, a state from each of the filters named, of which there is a row for each.
         description: in words.
         model: the model that it was built for.
+        num_particles: of each filter; 0 where it has none.
     """
 
     start: Callable[[PRNGKeyArray, Theta], Any]
@@ -57,6 +58,7 @@ class KnownTheta(NamedTuple):
     pick: Callable[[PRNGKeyArray, Any, Int[Array, " G"]], Float[Array, "G *x"]]
     description: str
     model: StateSpaceModel
+    num_particles: int = 0
 
     def __repr__(self) -> str:
         return f"<a filter of the state {self.description}>"
@@ -107,7 +109,7 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
     description = (
         f"with {num_particles} particles each, proposal {proposal.name}, resampling {resampler_name(resample)}"
     )
-    return KnownTheta(start, step, between, pick, description, model)
+    return KnownTheta(start, step, between, pick, description, model, num_particles)
 
 
 class Gaussian(NamedTuple):

@@ -35,7 +35,7 @@ from jaxtyping import Array, Float, Int
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.random import normal
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
-from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
+from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each, step_each
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.filters.state import PARTICLES, FilterState
@@ -57,13 +57,14 @@ class NestedFilters(NamedTuple):
     """The statistic S of SMC^2.
 
     Attributes:
-        filters: the inner filters, a row for each theta; rows of unused inner particles weigh nothing. `log_evidence`
-            is log Z, the likelihood that each theta has so far.
+        filters: the inner filters, a row for each theta; rows of unused inner particles weigh nothing.
+        log_evidence: log Z, the likelihood that each theta has so far.
         level: the inner filters' size is num_inner 2^level.
         memory: the observations so far.
     """
 
     filters: Any
+    log_evidence: Float[Array, " N"]
     level: Int[Array, ""]
     memory: Memory
 
@@ -73,6 +74,7 @@ class Rejuvenated(NamedTuple):
 
     theta: Theta
     filters: Any
+    log_evidence: Float[Array, " N"]
     level: Int[Array, ""]
     log_weights: Float[Array, " N"]
     moves: SampleInfo
@@ -118,109 +120,115 @@ def smc2_filter(
     if min_acceptance is not None and not is_share(min_acceptance):
         raise ValueError(f"min_acceptance: expected an acceptance rate from 0 to 1, got {min_acceptance!r}.")
     N = num_particles
-    filters_of = _filters_of(model, inner, num_inner, max_inner, proposal, min_acceptance)
-    rejuvenate = _rejuvenation(
-        model.parameters, filters_of, num_moves, _LOW if min_acceptance is None else min_acceptance
-    )
+    sizes = _sizes_of(model, inner, num_inner, max_inner, proposal, min_acceptance)
+    rejuvenate = _rejuvenation(model.parameters, sizes, num_moves, _LOW if min_acceptance is None else min_acceptance)
 
     def init(key):
         key_theta, key_inner = jax.random.split(key)
         state = start(key_theta, model, N, lambda x_0: ())
         level = jnp.zeros((), int)
-        filters = filters_of.init(key_inner, level, state.theta)
-        return state._replace(S=NestedFilters(filters, level, empty_memory(model, max_steps)))
+        filters = start_each(key_inner, sizes, level, state.theta)
+        return state._replace(S=NestedFilters(filters, jnp.zeros(N), level, empty_memory(model, max_steps)))
 
     def step(key, state, y, u):
         key_inner, key_resample, key_move, key_state = jax.random.split(key, 4)
-        theta, (filters, level, memory), t = state.theta, state.S, state.t + 1
+        theta, (filters, log_evidence, level, memory), t = state.theta, state.S, state.t + 1
         y = jnp.asarray(y, float)
 
-        before = filters.log_evidence
-        filters, steps = filters_of.step(key_inner, level, theta, filters, y, u)
+        filters, steps = step_each(key_inner, sizes, level, theta, filters, y, u)
         weighing = reweight(state.log_weights, steps.log_increment)
         # An observation that is impossible under every theta counts as missing, here and whenever the past is rerun.
-        filters = filters._replace(log_evidence=jnp.where(weighing.collapsed, before, filters.log_evidence))
+        log_evidence += jnp.where(weighing.collapsed, 0.0, steps.log_increment)
         memory = remember(memory, state.t, missing_where(weighing.collapsed, y), u)
 
-        selection = select(key_resample, resample, weighing, (theta, filters))
-        theta, filters = selection.particles
+        selection = select(key_resample, resample, weighing, (theta, filters, log_evidence))
+        theta, filters, log_evidence = selection.particles
         due = selection.resampled & (t <= max_steps)
-        untouched = Rejuvenated(theta, filters, level, selection.log_weights, no_draw())
-        theta, filters, level, log_weights, moves = jax.lax.cond(
+        untouched = Rejuvenated(theta, filters, log_evidence, level, selection.log_weights, no_draw())
+        theta, filters, log_evidence, level, log_weights, moves = jax.lax.cond(
             due,
             lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, jnp.where(due, t, 0)),
             lambda: untouched,
         )
 
-        x = filters_of.pick(key_state, filters)
+        x = sizes[-1].pick(key_state, filters, jnp.arange(N))
         info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.ceil(jnp.sum(steps.num_bad_weights)).astype(int)
         acceptance = jnp.where(due, info.acceptance, jnp.nan)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
-        S = NestedFilters(filters, level, memory)
+        S = NestedFilters(filters, log_evidence, level, memory)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
 
     description = (
-        f"SMC^2: {N} theta-particles, {filters_of.description}, {num_moves} PMMH moves, resampling "
+        f"SMC^2: {N} theta-particles, {_in_words(sizes)}, {num_moves} PMMH moves, resampling "
         f"{resampler_name(resample)}, room for {max_steps} steps"
     )
-    which: Any = (True, False, False)
+    which: Any = (True, True, False, False)
     by_particle = PARTICLES._replace(S=NestedFilters(*which))
     return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
 
 
 def _rejuvenation(
-    coordinates: Parameters, inner: InnerFilters, num_moves: int, min_acceptance: float
+    coordinates: Parameters, sizes: Sizes, num_moves: int, min_acceptance: float
 ) -> Callable[..., Rejuvenated]:
-    """PMMH moves of every theta, and larger inner filters if few are accepted."""
-    last_level = inner.num_levels - 1
+    """PMMH moves of every theta, and larger inner filters where few are accepted."""
+    last_level = len(sizes) - 1
 
-    def move(key, theta, filters, level, spread, memory, num_steps):
+    def move(key, theta, filters, log_evidence, level, spread, memory, num_steps):
         scale_tril = steps_like(spread)
 
         def metropolis(carry, key):
-            z, filters = carry
+            z, _, log_evidence = carry
             key_move, key_inner, key_accept = jax.random.split(key, 3)
             z_new = z + normal(key_move, z.shape, z.dtype) @ scale_tril.T
-            filters_new = inner.rerun(key_inner, level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
+            theta_new = jax.vmap(coordinates.to_theta)(z_new)
+            filters_new, evidence_new = rerun_each(key_inner, sizes, level, theta_new, memory, num_steps)
             uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
-            accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))
-            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new), (z, filters))
+            accept, bad = accepted(uniform, log_density(z, log_evidence), log_density(z_new, evidence_new))
+            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new, evidence_new), carry)
             return carry, together(SampleInfo(accept, bad))
 
-        z = jax.vmap(coordinates.to_vector)(theta)
-        (z, filters), info = jax.lax.scan(metropolis, (z, filters), jax.random.split(key, num_moves))
-        return jax.vmap(coordinates.to_theta)(z), filters, together(info)
+        start = jax.vmap(coordinates.to_vector)(theta), filters, log_evidence
+        (z, filters, log_evidence), info = jax.lax.scan(metropolis, start, jax.random.split(key, num_moves))
+        return jax.vmap(coordinates.to_theta)(z), filters, log_evidence, together(info)
 
-    def log_density(z, filters):
-        return jax.vmap(coordinates.log_prior)(z) + filters.log_evidence
+    def log_density(z, log_evidence):
+        return jax.vmap(coordinates.log_prior)(z) + log_evidence
 
     def rejuvenate(key, particles, spread, memory, num_steps):
         key_move, key_exchange = jax.random.split(key)
-        theta, filters, level, log_weights, _ = particles
-        theta, filters, moves = move(key_move, theta, filters, level, spread, memory, num_steps)
+        theta, filters, log_evidence, level, log_weights, _ = particles
+        theta, filters, log_evidence, moves = move(
+            key_move, theta, filters, log_evidence, level, spread, memory, num_steps
+        )
         low = (moves.acceptance < min_acceptance) & (level < last_level)
 
         def exchange():
-            larger = inner.rerun(key_exchange, level + 1, theta, memory, jnp.where(low, num_steps, 0))
-            weighing = reweight(log_weights, larger.log_evidence - filters.log_evidence)
-            return Rejuvenated(theta, larger, level + 1, weighing.log_weights, moves)
+            steps = jnp.where(low, num_steps, 0)
+            larger, evidence_new = rerun_each(key_exchange, sizes, level + 1, theta, memory, steps)
+            weighing = reweight(log_weights, evidence_new - log_evidence)
+            return Rejuvenated(theta, larger, evidence_new, level + 1, weighing.log_weights, moves)
 
-        stay = Rejuvenated(theta, filters, level, log_weights, moves)
+        stay = Rejuvenated(theta, filters, log_evidence, level, log_weights, moves)
         return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
 
     return rejuvenate
 
 
-def _filters_of(model, inner, num_inner, max_inner, proposal, min_acceptance) -> InnerFilters:
+def _sizes_of(model, inner, num_inner, max_inner, proposal, min_acceptance) -> Sizes:
     """The inner filters that the arguments ask for."""
     if inner is not None:
         of_particles = {"num_inner": num_inner, "max_inner": max_inner, "proposal": proposal}
         check_inner(inner, model, **of_particles, min_acceptance=min_acceptance)
-        return inner_laws(inner)
+        return [inner]
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
-    return inner_particles(model, _sizes(DEFAULT_INNER if num_inner is None else num_inner, max_inner), proposal)
+    return in_sizes(model, _sizes(DEFAULT_INNER if num_inner is None else num_inner, max_inner), proposal)
+
+
+def _in_words(sizes: Sizes) -> str:
+    more = f" (up to {sizes[-1].num_particles})" if len(sizes) > 1 else ""
+    return f"inner filters {sizes[0].description}{more}"
 
 
 def _sizes(num_inner: Any, max_inner: Any) -> tuple[int, ...]:

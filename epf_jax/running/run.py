@@ -126,9 +126,6 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, li
         before, lineage = carried
         key, y, u = row
         state, info = filter_.step(key, before, y, u)
-        # Summaries are not to be fused into the step, which alone must give the same bits. (On a CPU XLA drops the
-        # barrier before it fuses; there the tests find the bits the same without it.)
-        state, info = _apart((state, info))
         layout["row"] = record(state, info, levels, history)
         if lineage is not None:
             with full_precision():
@@ -163,15 +160,6 @@ def _in_segments(scan, size, state, rows):
         state, out = segment(state, jax.tree.map(lambda leaf: leaf[whole:], rows))
         made.append(out)
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *made)
-
-
-@jax.custom_jvp
-def _apart(tree: Any) -> Any:
-    return jax.lax.optimization_barrier(tree)
-
-
-# The derivative is the identity's, spelt out: jax 0.11 cannot transpose a barrier that some constants pass, too.
-_apart.defjvp(lambda primals, tangents: (_apart(*primals), tangents[0]))
 
 
 def _in_pieces(filter_, options, key_steps, state, series, diagnostics):

@@ -10,7 +10,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
-from epf_jax.filters.inner import inner_particles
+from epf_jax.filters.inner_sizes import in_sizes, rerun_each, start_each
 from epf_jax.filters.memory import empty_memory
 from epf_jax.particles.proposals import why_not_fully_adapted
 
@@ -59,9 +59,10 @@ def exact_state_moments(y, phi, posterior):
 
 def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution():
     model, sizes = case()[0], (64, 128, 256)
-    inner = inner_particles(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
+    inner = in_sizes(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
+    theta = {"phi": jnp.array([0.5, 0.7])}
     for level, size in enumerate(sizes):
-        filters = jax.jit(inner.init)(jax.random.key(0), level, {"phi": jnp.array([0.5, 0.7])})
+        filters = jax.jit(lambda key, level=level: start_each(key, inner, level, theta))(jax.random.key(0))
         weights = np.exp(filters.log_weights)
         assert np.sum(weights > 0, axis=1).tolist() == [size, size]
         mean = np.sum(weights * filters.x, axis=1)
@@ -74,15 +75,15 @@ def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution(
 @pytest.mark.slow
 def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked_for():
     model, y, _ = case()
-    inner = inner_particles(model, (8, 16), epf.fully_adapted(model))
+    inner = in_sizes(model, (8, 16), epf.fully_adapted(model))
     memory = empty_memory(model, T)._replace(y=y, u=jnp.arange(1, T + 1))
     theta = {"phi": jnp.full(400, 0.6)}
-    rerun = jax.jit(inner.rerun)
+    rerun = jax.jit(lambda key, *rest: rerun_each(key, inner, *rest))
     exactly = np.asarray(exact.kalman_log_evidence(model, {"phi": 0.6}, y))
     spreads = []
     for level in (0, 1):
-        found = rerun(jax.random.key(level), jnp.asarray(level), theta, memory, jnp.asarray(25))
-        log_ratio = np.asarray(found.log_evidence) - exactly[24]
+        found, log_evidence = rerun(jax.random.key(level), jnp.asarray(level), theta, memory, jnp.asarray(25))
+        log_ratio = np.asarray(log_evidence) - exactly[24]
         assert within_standard_errors(np.exp(log_ratio), 1.0)
         assert np.isfinite(found.log_weights).sum(axis=1).tolist() == [8 * 2**level] * 400
         spreads.append(np.var(log_ratio))
@@ -308,7 +309,7 @@ def test_every_thetas_likelihood_is_kalmans_where_theta_never_moves():
     results = epf.run(jax.random.key(1), filter_, y, levels=())
     by_kalman = jax.jit(jax.vmap(lambda theta: exact.kalman_log_evidence(model, theta, y)[-1]))(results.final.theta)
     # 15 terms of size 1 in float32, rounded some tens of times each: 1e-7 * 15 * 30 = 5e-5.
-    np.testing.assert_allclose(results.final.S.filters.log_evidence, by_kalman, atol=2e-4)
+    np.testing.assert_allclose(results.final.S.log_evidence, by_kalman, atol=2e-4)
     mean_of_all = jax.scipy.special.logsumexp(by_kalman) - np.log(8)
     np.testing.assert_allclose(results.log_evidence[-1], mean_of_all, atol=2e-4)
     weights = jax.nn.softmax(by_kalman)
