@@ -16,7 +16,14 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import frames_to_user
 from epf_jax.core.densities import can_be_partly_missing
-from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array, warn_of_rounding
+from epf_jax.core.number_arrays import (
+    given_numbers,
+    holds_jax,
+    in_precision,
+    numeric_array,
+    on_device,
+    warn_of_rounding,
+)
 from epf_jax.data.series import Panel, Series, table_array
 from epf_jax.data.tables import is_table
 from epf_jax.models.given_inputs import check_num_rows, input_arrays
@@ -132,7 +139,7 @@ def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]
         return (np.asarray(values) if whole else None), values
     y = table_array("y", y, shape) if is_table(y) else y
     given = given_numbers("y", y, _what_to_give(y))
-    return given, jnp.asarray(in_precision(given))
+    return given, on_device(in_precision(given))
 
 
 def _checked(

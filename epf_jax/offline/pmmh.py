@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_signature, check_whole_number, returned
+from epf_jax.core.number_arrays import on_device
 from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.models.observed import observed_series
@@ -105,7 +107,7 @@ def pmmh(
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
-    nothing = jnp.full((num_chains, *example.model.shapes.x.shape), jnp.nan, z.dtype)
+    nothing = on_device(np.full((num_chains, *example.model.shapes.x.shape), np.nan, z.dtype))
     states = _State(z, nothing.astype(example.model.shapes.x.dtype), jnp.full(num_chains, -jnp.inf, z.dtype))
     description = f"PMMH, likelihood by a {example.description}"
     kernel = pmmh_kernel(model, filter_at)

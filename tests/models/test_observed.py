@@ -1,6 +1,7 @@
 """The door: whatever numbers a user gives, those of their float64 values come in, or it is told what is lost."""
 
 import decimal
+import os
 import warnings
 from fractions import Fraction
 
@@ -112,6 +113,24 @@ def test_a_column_of_large_whole_numbers_is_told_of_before_float64_has_rounded_i
 def test_a_checked_series_is_trusted():
     series = observed_series(MODEL, [1.0, 2.0])
     assert observed_series(MODEL, series) is series
+
+
+def test_missing_values_are_no_accident_that_debug_nans_looks_for():
+    with jax.debug_nans(True):
+        series = observed_series(MODEL, [1.0, None, 2.0])
+        batch = observed_batch(MODEL, [[1.0, np.nan], [0.0, 2.0]], None, 2)
+    np.testing.assert_array_equal(series.values, [1.0, np.nan, 2.0])
+    np.testing.assert_array_equal(batch.values, [[1.0, np.nan], [0.0, 2.0]])
+
+
+def test_a_child_process_that_would_hang_says_so(monkeypatch):
+    key = jax.random.key(0)
+    check_key(key)
+    filter_ = epf.bootstrap_filter(MODEL, 4)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for call in (lambda: epf.run(key, filter_, [1.0]), lambda: filter_.step(key, None, 1.0), lambda: check_key(key)):
+        with pytest.raises(RuntimeError, match=r"forked from one that had run JAX.*Start it anew"):
+            call()
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
