@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from epf_jax.core.forked import check_not_forked
+
 _WORDS = {2: "threefry2x32", 4: "rbg"}  # of an old-style key, which tells its generator by its length
 
 
@@ -93,6 +95,7 @@ def is_key(array: Any) -> bool:
 
 def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:
     """The random key, or array of keys, as a typed key."""
+    check_not_forked()  # here, where nearly all that computes begins
     if isinstance(key, jax.Array) and is_key(key) and key.ndim == ndim:
         return key
     raw = isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim == ndim + 1

@@ -27,10 +27,16 @@ def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Ar
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
     else:
-        array = jnp.asarray(in_precision(given_numbers(name, value, hint), dtype))
+        array = on_device(in_precision(given_numbers(name, value, hint), dtype))
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}. {hint}")
     return array
+
+
+def on_device(array: np.ndarray) -> jax.Array:
+    """The array as JAX's own. `jax_debug_nans` does not mind NaN in it: these are missing values, and no accident."""
+    with jax.debug_nans(False):
+        return jnp.asarray(array)
 
 
 def holds_jax(value: Any) -> bool:

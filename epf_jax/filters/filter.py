@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_key, check_whole_number
 from epf_jax.core.densities import sample_each
+from epf_jax.core.forked import check_not_forked
 from epf_jax.core.kernels import step_on_device
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
@@ -158,6 +159,7 @@ class _Step:
         self._jitted, self._model = jitted, model
 
     def __call__(self, key: PRNGKeyArray, state: FilterState, y: Any, u: Any = None) -> tuple[FilterState, StepInfo]:
+        check_not_forked()
         y = observed_number(y, self._model)
         check_observation(y, self._model)
         u = jax.tree.map(partial(of_one_kind, "u"), u)

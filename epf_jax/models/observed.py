@@ -16,12 +16,19 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import frames_to_user
 from epf_jax.core.densities import can_be_partly_missing
-from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array, warn_of_rounding
+from epf_jax.core.number_arrays import (
+    given_numbers,
+    holds_jax,
+    in_precision,
+    numeric_array,
+    on_device,
+    warn_of_rounding,
+)
 from epf_jax.data.series import Panel, Series, table_array
 from epf_jax.data.tables import is_table
 from epf_jax.models.given_inputs import check_num_rows, input_arrays
 from epf_jax.models.missing import check_support, of_observation
-from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
+from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows, with_example
 
 
 class Observed(NamedTuple):
@@ -79,7 +86,7 @@ def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first
         raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.replicate(keys, filter, panel).")
     times, columns = (y.times, y.columns) if isinstance(y, Series) else (None, ())
     y, inputs = _with_own_inputs(y, inputs)
-    rows, shape = _rows_and_shape(model, inputs, 1)
+    model, rows, shape = _as_seen(model, inputs, 1)
     given, values = _as_array(y, shape)
     values = _checked(model, given, values, shape, 1)
     if isinstance(first, int):
@@ -98,7 +105,7 @@ def observed_batch(
     lengths = y.lengths if isinstance(y, Panel) else None
     many_inputs = inputs_per_series or (isinstance(y, Panel) and inputs is None and y.inputs is not None)
     y, inputs = _with_own_inputs(y, inputs)
-    rows, shape = _rows_and_shape(model, inputs, 2 if many_inputs else 1)
+    model, rows, shape = _as_seen(model, inputs, 2 if many_inputs else 1)
     given, values = _as_array(y, shape)
     many = values.ndim == 2 + len(shape)
     values = _checked(model, given, values, shape, 2 if many else 1)
@@ -117,11 +124,13 @@ def observed_batch(
     return ObservedBatch(values, rows, many, many_inputs, num_steps if lengths is None else int(min(lengths)))
 
 
-def _rows_and_shape(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[Any, tuple[int, ...]]:
-    """The inputs as arrays, or None, and the shape of one observation of the model that reads them."""
+def _as_seen(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[StateSpaceModel, Any, tuple[int, ...]]:
+    """The model with an example of its inputs, the inputs as arrays or None, and the shape of one observation."""
     rows = None if inputs is None else input_arrays(inputs, num_axes)
     y: Any = check_rows(model, input_rows(None, 1, model=model) if rows is None else rows, num_axes).y
-    return rows, y.shape
+    if all(leaf.ndim >= num_axes and leaf.size for leaf in jax.tree.leaves(rows)):
+        model = with_example(model, rows, num_axes)
+    return model, rows, y.shape
 
 
 def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]:
@@ -132,7 +141,7 @@ def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]
         return (np.asarray(values) if whole else None), values
     y = table_array("y", y, shape) if is_table(y) else y
     given = given_numbers("y", y, _what_to_give(y))
-    return given, jnp.asarray(in_precision(given))
+    return given, on_device(in_precision(given))
 
 
 def _checked(

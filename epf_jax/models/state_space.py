@@ -9,6 +9,7 @@ The functions are about ONE particle and return distributions; filters use `vmap
 time index t = 1, 2, ... without inputs.
 """
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Callable
@@ -79,6 +80,11 @@ class StateSpaceModel:
             raise shapes.problem  # which no other inputs can be hoped to mend
         return shapes
 
+    @cached_property
+    def _by_inputs(self) -> dict[Any, "StateSpaceModel"]:
+        """The same model with examples of inputs, by their kinds: see `with_example`."""
+        return {}
+
 
 class Shapes(NamedTuple):
     """The shapes of a model, by abstract evaluation.
@@ -99,6 +105,26 @@ class Shapes(NamedTuple):
 def example_input(model: StateSpaceModel) -> Any:
     """One row of the inputs: the model's own example, or a time index."""
     return model.example_input if model.example_input is not None else np.asarray(1, jnp.result_type(int))
+
+
+def with_example(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> StateSpaceModel:
+    """The model with the first row of the inputs as its example, if it needs one and has none.
+
+    The same model and kinds of inputs give the same object, so that what is compiled for it is found again.
+    """
+    leaves, structure = jax.tree.flatten(rows)
+    if model.example_input is not None or model.shapes.problem is None or not leaves:
+        return model
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return model
+    kind = (structure, tuple((leaf.shape[num_axes:], leaf.dtype) for leaf in leaves), _x64())
+    if kind not in model._by_inputs:
+        seen = copy.copy(model)  # with its parameters, which do not depend on inputs
+        for name in ("shapes", "_by_inputs"):
+            seen.__dict__.pop(name, None)
+        object.__setattr__(seen, "example_input", jax.tree.map(lambda leaf: np.asarray(leaf)[(0,) * num_axes], rows))
+        model._by_inputs[kind] = seen
+    return model._by_inputs[kind]
 
 
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:

@@ -15,6 +15,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ from epf_jax.core.number_arrays import numeric_array
 from epf_jax.data.tables import listed
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.models.observed import observed_series
-from epf_jax.models.state_space import StateSpaceModel, check_is_model
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, with_example
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
 from epf_jax.running.results import Results
@@ -133,15 +134,22 @@ def fit(
         raise TypeError(f"optimizer: expected an optimizer of optax, such as optax.adam(0.05), got {brief(optimizer)}.")
     to_hyper, z = _coordinates(hyper, support)
 
-    def build(z):
-        built = lambda given: filter_of(returned("model_of", check_is_model, model_of(given)))  # noqa: E731
+    def at(make, z):
         try:
-            return returned("filter_of", check_filter, built(to_hyper(z)))
+            return make(to_hyper(z))
         except KeyError as error:
             error.add_note(f"This came from model_of(hyper), where hyper has {listed(hyper)}.")
             raise
 
-    series = observed_series(build(z).model, y, inputs)
+    def model_at(given):
+        return returned("model_of", check_is_model, model_of(given))
+
+    def filter_at(given):
+        return returned("filter_of", check_filter, filter_of(with_example(model_at(given), series.inputs)))
+
+    series = observed_series(at(model_at, z), y, inputs)
+    build = partial(at, filter_at)
+    build(z)  # refused before anything is compiled
 
     def loss(z, keys):
         def one(key):

@@ -25,7 +25,7 @@ from epf_jax.core.random import threefry
 from epf_jax.filters.extended_parameter import check_statistic
 from epf_jax.models.observed import observed_series
 from epf_jax.models.path_terms import path_terms
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
@@ -86,6 +86,8 @@ def particle_gibbs(
         progress: whether to show a progress bar.
     """
     check_is_model(model)
+    y, rows = observed_series(model, y, inputs)[:2]
+    model = with_example(model, rows)
     check_model_learns(model, "particle_gibbs")
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
@@ -96,7 +98,6 @@ def particle_gibbs(
         check_statistic(statistic, model)
         check_statistic_moves(statistic)
         _check_of_one_path(statistic)
-    y, rows = observed_series(model, y, inputs)[:2]
     draw_theta, how = theta_given_path(model, statistic, sampler)
     key_start, key_paths, key_chains = jax.random.split(key, 3)
     z, tuning = scout(key_start, model, y, rows, num_chains)

@@ -18,14 +18,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_signature, check_whole_number, returned
+from epf_jax.core.number_arrays import on_device
 from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.models.observed import observed_series
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, known, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, known, warn_of_slips, with_example
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.default_proposal import default_proposal
@@ -82,6 +84,8 @@ def pmmh(
         progress: whether to show a progress bar.
     """
     check_is_model(model)
+    y, rows = observed_series(model, y, inputs)[:2]
+    model = with_example(model, rows)
     check_model_learns(model, "pmmh")
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
@@ -101,11 +105,10 @@ def pmmh(
             "filter_of: it returned a filter of another model than its argument. Build the filter from the argument, "
             "in which theta is known: lambda known: epf.bootstrap_filter(known, 500)."
         )
-    y, rows = observed_series(example.model, y, inputs)[:2]
     key_start, key_chains = jax.random.split(key)
     z, tuning = scout(key_start, model, y, rows, num_chains)
     # No estimate belongs to the start: the first proposal whose likelihood is positive is taken.
-    nothing = jnp.full((num_chains, *example.model.shapes.x.shape), jnp.nan, z.dtype)
+    nothing = on_device(np.full((num_chains, *example.model.shapes.x.shape), np.nan, z.dtype))
     states = _State(z, nothing.astype(example.model.shapes.x.dtype), jnp.full(num_chains, -jnp.inf, z.dtype))
     description = f"PMMH, likelihood by a {example.description}"
     kernel = pmmh_kernel(model, filter_at)

@@ -29,7 +29,7 @@ from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import observed_series
-from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.state_space import StateSpaceModel, with_example
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
@@ -119,8 +119,7 @@ def smooth(
         num_particles: the number of particles of every sweep, at least two.
         num_sweeps: the number of sweeps for every path.
         proposal: how the sweeps draw states. By default, paths are drawn exactly without sweeps if the model is linear
-            and Gaussian in x (with inputs, it needs an `example_input` for that). Otherwise
-            `epf.fully_adapted(model)` if the model allows it, or `epf.bootstrap()`.
+            and Gaussian in x. Otherwise `epf.fully_adapted(model)` if the model allows it, or `epf.bootstrap()`.
         levels: quantile levels of the summary.
         progress: whether to show a progress bar.
     """
@@ -131,9 +130,10 @@ def smooth(
     check_whole_number("num_sweeps", num_sweeps, hint="Twenty are a good start.")
     check_flag("progress", progress)
     levels = check_levels(levels)
+    y, rows = observed_series(model, y, inputs)[:2]
+    model = with_example(model, rows)
     if proposal is not None:
         check_proposal(proposal, model)
-    y, rows = observed_series(model, y, inputs)[:2]
     _check_all_seen(state, len(y))
 
     chosen = spread_ancestors(key_theta, state.log_weights, num_paths)

@@ -1,6 +1,7 @@
 """The door: whatever numbers a user gives, those of their float64 values come in, or it is told what is lost."""
 
 import decimal
+import os
 import warnings
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ import epf_jax as epf
 from epf_jax.core.checks import check_key
 from epf_jax.models.missing import observed_number, of_one_kind
 from epf_jax.models.observed import observed_batch, observed_series
+from epf_jax.models.state_space import with_example
 
 MODEL = epf.StateSpaceModel(
     prior={"level": dist.Normal(0.0, 1.0)},
@@ -114,9 +116,52 @@ def test_a_checked_series_is_trusted():
     assert observed_series(MODEL, series) is series
 
 
+def test_missing_values_are_no_accident_that_debug_nans_looks_for():
+    with jax.debug_nans(True):
+        series = observed_series(MODEL, [1.0, None, 2.0])
+        batch = observed_batch(MODEL, [[1.0, np.nan], [0.0, 2.0]], None, 2)
+    np.testing.assert_array_equal(series.values, [1.0, np.nan, 2.0])
+    np.testing.assert_array_equal(batch.values, [[1.0, np.nan], [0.0, 2.0]])
+
+
+def test_a_child_process_that_would_hang_says_so(monkeypatch):
+    key = jax.random.key(0)
+    check_key(key)
+    filter_ = epf.bootstrap_filter(MODEL, 4)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for call in (lambda: epf.run(key, filter_, [1.0]), lambda: filter_.step(key, None, 1.0), lambda: check_key(key)):
+        with pytest.raises(RuntimeError, match=r"forked from one that had run JAX.*Start it anew"):
+            call()
+
+
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_old_style_keys_of_every_generator_are_keys(impl):
     key = check_key(jax.random.PRNGKey(0, impl=impl))
     assert jnp.array_equal(jax.random.key_data(key), jax.random.PRNGKey(0, impl=impl))
     with pytest.raises(TypeError, match="key: expected a key"):
         check_key(jnp.zeros(3, jnp.uint32))
+
+
+READS = epf.StateSpaceModel(
+    prior={"level": dist.Normal(0.0, 1.0)},
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["level"] * x, jnp.sqrt(u["dt"])),
+    observation=lambda theta, x, u: dist.Gamma(jnp.exp(x), 1.0),
+)
+
+
+def test_whoever_gives_a_series_gives_an_example_of_its_inputs():
+    series = observed_series(READS, [1.0, 2.0], {"dt": [0.5, 1.0]})
+    seen = with_example(READS, series.inputs)
+    assert seen.example_input == {"dt": 0.5}
+    assert seen.shapes.problem is None
+    assert seen.parameters is READS.parameters
+    assert with_example(READS, observed_series(READS, [1.0], {"dt": [3.0]}).inputs) is seen  # compiled once
+    assert with_example(MODEL, series.inputs) is MODEL
+    assert READS.shapes.problem is not None  # as it was
+    with pytest.raises(ValueError, match="support of the model"):
+        observed_series(READS, [1.0, -2.0], {"dt": [0.5, 1.0]})
+    with pytest.raises(ValueError, match="expected one row per observation"):
+        observed_series(READS, [1.0, 2.0], {"dt": 0.5})
+    batch = observed_batch(READS, [1.0, 2.0], {"dt": np.ones((3, 2))}, 3, inputs_per_series=True)
+    assert (batch.many, batch.many_inputs) == (False, True)

@@ -119,7 +119,7 @@ def test_a_file_cut_short_anywhere_is_refused(path):
     content = path.read_bytes()
     for size in {0, 1, 18, 19, 21, 28, 29, 60, 61, 69, 70, 200, len(content) // 2, len(content) - 1}:
         path.write_bytes(content[:size])
-        refuses(path, r"cut short: \d+ bytes of")
+        refuses(path, r"incomplete: \d+ bytes of")
 
 
 def test_a_file_with_any_byte_changed_is_refused(path):
@@ -128,7 +128,7 @@ def test_a_file_with_any_byte_changed_is_refused(path):
         damaged = bytearray(content)
         damaged[place] ^= 1 << (place % 8)
         path.write_bytes(damaged)
-        refuses(path, "damaged|cut short")
+        refuses(path, "damaged|incomplete")
     path.write_bytes(content + b"more")
     refuses(path, "damaged")
 
