@@ -524,7 +524,8 @@ def copy_of_library(folder):
     """A copy of what the quick tests need, which compiles with the same cache."""
     for name in ("epf_jax", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
     (ROOT / ".jax_cache").mkdir(exist_ok=True)
     (folder / ".jax_cache").symlink_to(ROOT / ".jax_cache")
 
