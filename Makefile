@@ -9,14 +9,8 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experimen
 	$(BIN)/python -m epf_jax.apps.demo
 	$(BIN)/epf reproduce
 
-# XLA's older emitters of loops compile in less time, and make the same numbers to within rounding, by slower loops:
-# `make test-all` compiles as users do. From jax 0.11 on (Python 3.12) there are none, and XLA aborts if it is asked.
-OLDER = import jaxlib; print("--xla_cpu_use_fusion_emitters=false" if jaxlib.__version__ < "0.11" else "")
-FLAGS = $$(echo $$($(BIN)/python -c '$(OLDER)') $$XLA_FLAGS)
-QUICKLY = XLA_FLAGS="$(FLAGS)"
-
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
-	$(QUICKLY) $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-all: lint $(VENV)/.notebooks  ## the quick tests and the slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow"

@@ -9,7 +9,6 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from benchmarks.accuracy.evidence import RESAMPLERS as RESAMPLERS  # one list for the tests and the tables
 
 
 def scalar_theta():
@@ -45,8 +44,19 @@ def dict_theta():
     )
 
 
-MODELS = {"scalar": scalar_theta, "vector": vector_theta, "dict": dict_theta}
-TRUTHS = {"scalar": 0.7, "vector": jnp.array([0.7, 0.4]), "dict": {"phi": 0.7, "offset": 0.5}}
+def noise_theta():
+    """theta a noise scale."""
+    return epf.StateSpaceModel(
+        prior={"noise": dist.LogNormal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x, theta["noise"]),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+
+
+ANY = {"scalar": scalar_theta, "vector": vector_theta, "dict": dict_theta}  # for which every part is made
+MODELS = ANY | {"noise": noise_theta}
+TRUTHS = {"noise": {"noise": 1.5}, "scalar": 0.7, "vector": jnp.array([0.7, 0.4]), "dict": {"phi": 0.7, "offset": 0.5}}
 
 
 def _separable(model):
@@ -71,17 +81,31 @@ def _separable(model):
     return epf.separable(model, lambda x, u: x[None], lambda theta: theta[None])
 
 
-COMPILES_LONG = ("conjugate_blocks",)  # on vectors; quick runs take the first model
+RESAMPLERS = {
+    "multinomial": epf.multinomial,
+    "systematic": epf.systematic,
+    "stratified": epf.stratified,
+    "residual": epf.residual,
+}
+
+COMPILES_LONG = ("conjugate_blocks", "taylor", "assumed_density_mixture")  # on vectors; quick runs take the first model
 
 
-def one_model_each(names, models=tuple(MODELS), *, quick_names=None):
-    """Every name on every model; quick runs take each name (of `quick_names`) on one model in turn."""
+NOISE_TOO = (  # parts that a noise scale with a log-normal prior is for
+    *("linear_means", "taylor", "taylor_log_density", "chebyshev", "assumed_density", "assumed_density_mixture"),
+    *("epf", "epf_chebyshev_adaptive", "liu_west_auxiliary", "resample_move", "smc2_kalman", "nodes", "online_em"),
+)
+
+
+def one_model_each(names, models=tuple(ANY), *, quick_names=None):
+    """Every name on every model that it is for; quick runs take each name (of `quick_names`) on one model in turn."""
     listed = []
     for i, name in enumerate(names):
-        for j, model in enumerate(models):
+        also = ("noise",) if len(models) > 1 and name in NOISE_TOO else ()
+        turn = len(models) if name == "linear_means" else 0 if name in COMPILES_LONG else i % len(models)
+        for j, model in enumerate((*models, *also)):
             chosen = quick_names is None or name in quick_names
-            quick = chosen and j == (0 if name in COMPILES_LONG else i % len(models))
-            marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if quick else [pytest.mark.slow])
+            marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if chosen and j == turn else [pytest.mark.slow])
             listed.append(pytest.param(name, model, marks=marks))
     return listed
 
@@ -95,6 +119,7 @@ STATISTICS = {
     "taylor_log_density": lambda model: epf.taylor_log_density(model, order=3),
     "chebyshev": lambda model: epf.chebyshev(model, 8),
     "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
+    "linear_means": epf.linear_means,
     "assumed_density": epf.assumed_density,
     "assumed_density_mixture": lambda model: epf.assumed_density(model, num_components=3),
     "frozen": epf.frozen,
@@ -104,6 +129,7 @@ EXACT_WHEN_LINEAR = [
     "conjugate_blocks",
     "scale_mixture",
     "separable",
+    "linear_means",
     "taylor",
     "taylor_log_density",
     "chebyshev_fixed_box",

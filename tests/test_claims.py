@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conformance import RESAMPLERS
+from tiny import error
 
 import epf_jax as epf
-from benchmarks.accuracy.evidence import RESAMPLERS, THRESHOLDS, error
 from epf_jax import exact
 
 NUM_SERIES, NUM_STEPS = 4, 200
+THRESHOLDS = (0.0, 0.1, 0.5, 1.0)
 
 
 def z_rms(model, truth, solve, filter_, num_series=NUM_SERIES, num_steps=NUM_STEPS):
@@ -34,6 +36,7 @@ def sinusoid_posterior(model, y):
     return exact.quadrature(model, y, {"theta": jnp.linspace(-0.6, 1.2, 61)}, exact.nodes_around(y, 0.8, 25))
 
 
+@pytest.mark.slow
 def test_literal_epf_follows_the_exact_posterior_of_sin():
     model = epf.models.sinusoid()
     literal = epf.extended_parameter_filter(
@@ -125,13 +128,10 @@ def linear_data():
     return model, y, float(exact.kalman_log_evidence(model, {"phi": 0.8}, y)[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "threshold"),
-    [
-        pytest.param(s, t, marks=[] if s in ("systematic", "multinomial") and t == 0.5 else [pytest.mark.slow])
-        for s in RESAMPLERS
-        for t in THRESHOLDS
-    ],
+    [(s, t) for s in RESAMPLERS for t in THRESHOLDS],
 )
 def test_evidence_is_unbiased_whether_or_not_a_step_resamples(scheme, threshold):
     model, y, log_evidence = linear_data()

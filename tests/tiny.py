@@ -167,3 +167,10 @@ def normalised(log_weights):
 def leaves(tree):
     """All arrays of a tree, as NumPy's."""
     return [np.asarray(leaf, float) for leaf in jax.tree.leaves(tree)]
+
+
+def error(filter_, y, log_evidence, num_runs):
+    """Mean of exp(estimate - exact) less one, its standard error, and the share of steps that resampled."""
+    results = epf.replicate(jax.random.split(jax.random.key(0), num_runs), filter_, y, levels=())
+    ratio = np.exp(np.asarray(results.log_evidence[:, -1], float) - log_evidence)
+    return float(ratio.mean() - 1.0), float(ratio.std(ddof=1) / np.sqrt(num_runs)), float(results.resampled.mean())

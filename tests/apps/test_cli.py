@@ -620,6 +620,7 @@ def test_a_bad_line_stops_the_stream_after_what_came_before_it(folder, told):
             given="1.2.3\n2\n", code=1)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_filter_without_room_stops_whatever_is_said_of_bad_lines(folder, tmp_path, told):
     given = "".join(f"{value!r}\n" for value in Y.tolist()[:5])
     result = refused(r"line 4: the filter has room for 3 observations, .*Stopped, with 3 observations counted",
@@ -629,6 +630,7 @@ def test_a_filter_without_room_stops_whatever_is_said_of_bad_lines(folder, tmp_p
             folder / "data.csv", "--output", tmp_path / "made")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_the_model_refuses_is_not_counted_and_passed_over_when_all_is_given_again(folder, tmp_path):
     options = ("--checkpoint", tmp_path / "s.epf", "--on-error", "skip")
     first = stream(folder, "1\n1.5\n2\n3\n", *options, name="counts")
@@ -640,6 +642,7 @@ def test_what_the_model_refuses_is_not_counted_and_passed_over_when_all_is_given
     assert [line["t"] for line in lines_of(third)] == [4, 5]
 
 
+@pytest.mark.slow
 def test_a_line_without_end_does_not_fill_the_memory(folder):
     result = stream(folder, b"9" * (3 << 20) + b"\n0.5\n", "--on-error", "skip")
     assert "line 1: it is longer than" in result.stderr
@@ -687,6 +690,7 @@ def test_a_checkpoint_tells_how_many_it_holds_and_the_stream_goes_on(folder, tmp
     refused("--checkpoint: --replay", "stream", f"{folder}/model.py:model", "--replay", given="")
 
 
+@pytest.mark.slow
 def test_the_part_of_a_line_that_a_producer_left_is_not_counted(folder, tmp_path, told):
     options, lines = ("--checkpoint", tmp_path / "s.epf"), [f"{v!r}\n" for v in Y.tolist()[:3]]
     cut = refused("line 3: it does not end, and may be a part of one", "stream", f"{folder}/model.py:filter_", *options,
@@ -696,6 +700,7 @@ def test_the_part_of_a_line_that_a_producer_left_is_not_counted(folder, tmp_path
     assert lines_of(stream(folder, "".join(lines)[:-1])) == told[:3]  # nothing is kept that could not be mended
 
 
+@pytest.mark.slow
 def test_numbered_lines_sent_again_are_answered_and_not_counted(folder, tmp_path, told, numbered):
     options = ("--checkpoint", tmp_path / "s.epf", "--sequence", "n")
     stream(folder, "".join(numbered[:3]), *options)

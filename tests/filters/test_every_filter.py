@@ -15,7 +15,7 @@ import epf_jax as epf
 
 N, T = 32, 6
 LEVELS = (0.1, 0.9)
-QUICK = ["epf", "sir"]
+QUICK = ["epf"]
 
 
 @cache

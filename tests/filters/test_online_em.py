@@ -39,6 +39,7 @@ def estimate(num_backward):
     return epf.run(KEY, filter_, y, levels=())
 
 
+@pytest.mark.slow
 def test_the_estimate_comes_to_the_exact_maximum_of_the_likelihood():
     _, _, best, sd = data()
     found = estimate(2)

@@ -71,6 +71,7 @@ def test_the_density_that_moves_look_at_is_that_of_the_particles_path(x64):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_theta_has_the_exact_posterior_and_the_evidence_is_kalmans():
     truth = case()[2]
     mean, sd = truth.mean["phi"][-1], truth.sd["phi"][-1]
@@ -92,6 +93,7 @@ def test_moves_come_at_the_rate_over_t():
     assert abs(moved.sum(axis=1).mean() - p.sum()) < 4 * np.sqrt(np.sum(p * (1 - p)) / RUNS)
 
 
+@pytest.mark.slow
 def test_theta_changes_only_where_it_moves():
     history, moved = jax.tree.map(lambda leaf: leaf[0], runs().history), runs().acceptance[0] > 0
     t = int(np.flatnonzero(~moved)[0])

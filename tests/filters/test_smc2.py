@@ -316,6 +316,7 @@ def test_every_thetas_likelihood_is_kalmans_where_theta_never_moves():
     np.testing.assert_allclose(results.theta.mean["level"][-1], weights @ results.final.theta["level"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_vague_start_leaves_kalmans_likelihood_its_digits():
     def trend(start):
         return epf.StateSpaceModel(
@@ -339,6 +340,7 @@ def test_a_vague_start_leaves_kalmans_likelihood_its_digits():
     assert abs(found[0] - found[1]) < 1e-3
 
 
+@pytest.mark.slow
 def test_with_kalmans_inside_posterior_and_evidence_are_exact():
     model, y, truth = case()
     filter_ = epf.smc2_filter(model, 1000, max_steps=T, inner=epf.kalman(model))

@@ -47,26 +47,26 @@ BOX, GATHER = "filters/extended_parameter.py", "particles/resampling.py"
 MUTANTS = [
     # the parameter filter
     Mutant(
-        "theta not resampled", BOX, "(x_prev, x, theta, own), log_weights =", "(x_prev, x, _, own), log_weights =", STEP
+        "theta not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, _, S), log_weights =", STEP
     ),
     Mutant(
-        "S not resampled", BOX, "(x_prev, x, theta, own), log_weights =", "(x_prev, x, theta, _), log_weights =", STEP
+        "S not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, theta, _), log_weights =", STEP
     ),
     Mutant(
-        "x_prev not resampled", BOX, "(x_prev, x, theta, own), log_weights =", "(_, x, theta, own), log_weights =", STEP
+        "x_prev not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(_, x, theta, S), log_weights =", STEP
     ),
     Mutant(
         "theta not looked ahead",
         BOX,
-        "(x_prev, theta, own), log_weights = sel",
-        "(x_prev, _, own), log_weights = sel",
+        "(x_prev, theta, S), log_weights = sel",
+        "(x_prev, _, S), log_weights = sel",
         STEP,
     ),
     Mutant(
         "x_prev not looked ahead",
         BOX,
-        "(x_prev, theta, own), log_weights = sel",
-        "(_, theta, own), log_weights = sel",
+        "(x_prev, theta, S), log_weights = sel",
+        "(_, theta, S), log_weights = sel",
         STEP,
     ),
     Mutant(
@@ -102,9 +102,9 @@ MUTANTS = [
     ),
     Mutant(
         "statistic of the step before",
-        BOX,
-        "given = keys, _once(statistic.shared, S), theta, x_prev, x, y, u",
-        "given = keys, _once(statistic.shared, S), theta, x, x, y, u",
+        "statistics/statistic.py",
+        "(keys, S, theta, x_prev, x, y, u)",
+        "(keys, S, theta, x, x, y, u)",
         STEP,
     ),
     Mutant(
@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "box told a step late",
         BOX,
-        "statistic.adapt(S, log_weights, state.t + 1)",
-        "statistic.adapt(S, log_weights, state.t)",
+        "y, u, log_weights, state.t + 1)",
+        "y, u, log_weights, state.t)",
         STEP,
         "nodes",
     ),
@@ -287,8 +287,8 @@ MUTANTS = [
     Mutant(
         "practical counts a step late",
         "filters/practical.py",
-        "S = _leave(key_leave, statistic, window, theta, t - L)",
-        "S = _leave(key_leave, statistic, window, theta, t - L - 1)",
+        "theta, state.log_weights, t - L)",
+        "theta, state.log_weights, t - L - 1)",
         PATHS,
         "practical",
     ),
@@ -524,7 +524,8 @@ def copy_of_library(folder):
     """A copy of what the quick tests need, which compiles with the same cache."""
     for name in ("epf_jax", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
     (ROOT / ".jax_cache").mkdir(exist_ok=True)
     (folder / ".jax_cache").symlink_to(ROOT / ".jax_cache")
 

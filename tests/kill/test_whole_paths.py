@@ -18,9 +18,8 @@ def told(path):
 
 
 def test_resample_move_reads_the_density_along_each_particles_path():
-    filter_ = epf.resample_move_filter(
-        tiny.model(), 7, max_steps=6, rate=None, sampler=tiny.reader((0.4,)), resample=epf.when_ess_below(0.9)
-    )
+    options = {"sampler": tiny.reader((0.4,)), "proposal": epf.bootstrap(), "resample": epf.when_ess_below(0.9)}
+    filter_ = epf.resample_move_filter(tiny.model(), 7, max_steps=6, rate=None, **options)
     states, infos = tiny.steps(filter_, Y)
     for state, path in zip(states[1:], tiny.lineages(states, infos)[1:], strict=True):
         np.testing.assert_allclose(state.theta["a"], told(path), atol=1e-9)

@@ -125,6 +125,7 @@ def test_pmmh_takes_any_filter_of_the_library():
     assert_posterior(chains, exact_posterior("ar1"))
 
 
+@pytest.mark.slow
 def test_gibbs_steps_leave_the_joint_distribution_as_it_is():
     """Geweke (2004): theta, x and y drawn together, then theta and x redrawn given y: nothing changes."""
     num, T = 20_000, 4
@@ -263,6 +264,7 @@ def test_chains_have_the_last_posterior_in_one_row():
     assert chains.diagnose() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The 2 x 20 draws")
 @pytest.mark.parametrize("method", [epf.pmmh, pytest.param(epf.particle_gibbs, marks=pytest.mark.slow)])
 def test_the_last_state_is_drawn_with_its_theta(method):
@@ -332,6 +334,7 @@ def counts():
     )
 
 
+@pytest.mark.slow
 def test_gibbs_chains_begin_with_paths_of_any_model():
     draw = _first_paths(counts(), epf.bootstrap(), 5)
     paths = draw(stream(KEY), jnp.zeros((2, 1)), jnp.zeros(3), jnp.arange(1, 4))
@@ -349,6 +352,7 @@ def test_chains_take_counts(method):
     assert np.all(np.isfinite(chains.theta.mean["scale"]))
 
 
+@pytest.mark.slow
 def test_observations_that_the_model_rules_out_are_reported():
     draws = autoregressions(0.5)
     with pytest.warns(RuntimeWarning, match=r"^Every particle had zero weight.*up to 100% of a chain's draws"):

@@ -104,6 +104,7 @@ def test_states_integrate_theta_out():
 # ----------------------------------------------------------------------------------------------------- exact draws
 
 
+@pytest.mark.slow
 def test_vague_priors_gaps_and_explosions_do_no_harm_in_float32():
     trend = epf.StateSpaceModel(
         prior={"phi": dist.Normal(1.0, 0.1)},
@@ -127,6 +128,7 @@ def test_vague_priors_gaps_and_explosions_do_no_harm_in_float32():
         np.testing.assert_allclose(paths.std(axis=0), sd, rtol=5 / 63)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_known_and_noise_of_rank_one_are_taken():
     pushed = epf.StateSpaceModel(  # a position and its velocity, pushed together; both are known at the start
         prior={"q": dist.LogNormal(0.0, 1.0)},
@@ -155,7 +157,9 @@ def test_a_start_that_is_known_and_noise_of_rank_one_are_taken():
     assert np.all(paths[:, 0] == [0.0, 1.0])
 
 
-@pytest.mark.parametrize(("model", "theta"), [(AR1, {"phi": 0.8}), (LAGGED, {"a": 1.1})])
+@pytest.mark.parametrize(
+    ("model", "theta"), [pytest.param(AR1, {"phi": 0.8}, marks=pytest.mark.slow), (LAGGED, {"a": 1.1})]
+)
 def test_paths_of_a_linear_model_have_their_exact_law(model, theta):
     inputs, num = jnp.linspace(-1.0, 1.0, T), 20_000
     keys = jax.random.split(KEY, num)
@@ -228,6 +232,7 @@ def counted():
     return filter_, epf.run(jax.random.key(1), filter_, y).final, y
 
 
+@pytest.mark.slow
 def test_sweeps_come_to_the_exact_states_of_a_model_of_counts(counted):
     filter_, state, y = counted
     found = epf.smooth(KEY, filter_, state, y, num_paths=400, num_particles=20, num_sweeps=5)
@@ -286,6 +291,7 @@ def test_regimes_are_smoothed_too():
 # ------------------------------------------------------------------------------------------------------- in and out
 
 
+@pytest.mark.slow
 def test_theta_may_be_known():
     known = epf.bootstrap_filter(AR1, 50, theta={"phi": 0.8})
     state = epf.run(KEY, known, Y, levels=()).final

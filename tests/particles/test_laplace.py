@@ -55,7 +55,9 @@ def linear(kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["scalar", "pair", "lag", "push", "second"])
+@pytest.mark.parametrize(
+    "kind", ["scalar", "pair", *(pytest.param(k, marks=pytest.mark.slow) for k in ("lag", "push", "second"))]
+)
 def test_of_a_linear_model_it_draws_what_the_fully_adapted_proposal_does(kind, x64):
     model = linear(kind)
 
@@ -79,7 +81,9 @@ def test_of_a_linear_model_it_draws_what_the_fully_adapted_proposal_does(kind, x
     np.testing.assert_allclose(covariance, wanted_covariance, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["pair", "lag", "push", "second"])
+@pytest.mark.parametrize(
+    "kind", ["pair", *(pytest.param(k, marks=pytest.mark.slow) for k in ("lag", "push", "second"))]
+)
 def test_the_mean_weight_is_the_evidence_of_one_observation(kind, x64):
     model, num = linear(kind), 4000
     proposal, x_prev, y = epf.laplace(model), jnp.array([0.7, -0.2]), jnp.asarray(1.3)

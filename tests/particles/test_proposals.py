@@ -6,9 +6,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.stats import multivariate_normal
+from tiny import error
 
 import epf_jax as epf
-from benchmarks.accuracy.evidence import error
 from epf_jax import exact
 from epf_jax.core.gaussian import moments
 from epf_jax.particles.default_proposal import default_proposal

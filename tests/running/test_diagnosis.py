@@ -169,6 +169,7 @@ def test_the_remainder_is_what_the_expansion_has_too_much_of():
     np.testing.assert_allclose(linear, 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_remainder_that_moves_the_posterior_is_found_though_it_is_small_where_theta_is():
     """The posterior of the polynomial lies 3.1 sds beside the exact one (a grid of 40001 points in float64)."""
     rng = np.random.default_rng(7)
@@ -293,6 +294,7 @@ def test_boxes_of_an_ordinary_prior_are_not_told_of():
     assert "first boxes" not in str(results.diagnose())
 
 
+@pytest.mark.slow
 def test_an_expansion_that_leaves_out_too_much_is_found_and_one_that_leaves_out_little_is_not():
     model = epf.models.sinusoid(prior_sd=1.0)
     filter_ = epf.extended_parameter_filter(model, N, statistic=epf.taylor(model, 1))
@@ -301,6 +303,7 @@ def test_an_expansion_that_leaves_out_too_much_is_found_and_one_that_leaves_out_
     assert "expansion" not in looked_at(near, filter_)
 
 
+@pytest.mark.slow
 def test_paths_that_are_one_since_lately_are_found():
     found = looked_at(Y.at[90].set(30.0))  # one particle explains the outlier best: all others end there
     generation = int(found["descent"].where.removeprefix("t = "))

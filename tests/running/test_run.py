@@ -102,15 +102,6 @@ def test_memory_of_a_run_grows_with_the_series_only_by_its_summaries():
     assert long - short < 900 * 64 * 4 / 4
 
 
-@pytest.mark.slow
-def test_cost_per_step_does_not_grow_with_the_series():
-    from benchmarks.speed.cost_per_step import measure
-
-    model = epf.models.sinusoid()
-    _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 5000)
-    assert measure("EPF", epf.extended_parameter_filter(model, 1000), y)["met"]
-
-
 def test_old_style_keys_work_as_new_ones_do():
     old = epf.run(jax.random.PRNGKey(1), FILTER, Y)
     np.testing.assert_array_equal(old.log_evidence, epf.run(KEY, FILTER, Y).log_evidence)

@@ -12,6 +12,7 @@ import epf_jax as epf
 from epf_jax import exact
 
 T = 12
+LEARN = [name for name in STATISTICS if name != "frozen"]
 
 
 @cache
@@ -44,14 +45,7 @@ def exact_log_density(model, theta, x, y):
     return log_prior + ratio[-1]
 
 
-@pytest.mark.parametrize(
-    ("name", "model_name"),
-    [
-        pytest.param(name, model_name, marks=[pytest.mark.slow] * (model_name == "vector" and name != "taylor"))
-        for name in EXACT_WHEN_LINEAR
-        for model_name in MODELS
-    ],  # of several vectors each compiles for ten seconds
-)
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(EXACT_WHEN_LINEAR))
 @pytest.mark.parametrize("missing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x64):
     model, x, y, statistic, S = path_and_statistic(name, model_name, missing)
@@ -66,7 +60,8 @@ def test_linear_models_get_the_exact_gibbs_density(name, model_name, missing, x6
     np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(STATISTICS))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(LEARN, quick_names=("chebyshev", "linear_means")))
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)], indirect=True)
 def test_statistics_work_under_jit_and_vmap_in_both_precisions(name, model_name, precision):
     model, _, _, statistic, S = path_and_statistic(name, model_name)
     theta = model.parameters.sample(jax.random.key(3), 4)
@@ -82,7 +77,7 @@ def test_statistics_work_under_jit_and_vmap_in_both_precisions(name, model_name,
     assert all(leaf.dtype == precision for leaf in floats)
 
 
-@pytest.mark.parametrize("name", [n for n in STATISTICS if n != "frozen"])
+@pytest.mark.parametrize("name", LEARN)
 def test_every_statistic_draws_theta_from_its_density(name, x64):
     # 4000 chains of 60 steps, started at the prior; conjugate gives the exact mean and sd.
     # Standard error of a mean of 4000 independent draws: sd / 63; of an sd: sd / 90. Four of each are allowed.

@@ -624,7 +624,9 @@ def count_model(observation):
     )
 
 
-@pytest.mark.parametrize("vague", [1.0, 100.0, 1000.0])
+@pytest.mark.parametrize(
+    "vague", [pytest.param(1.0, marks=pytest.mark.slow), 100.0, pytest.param(1000.0, marks=pytest.mark.slow)]
+)
 def test_one_real_parameter_under_a_vague_prior_has_the_posterior_of_noise_with_heavy_tails(vague):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, vague)},

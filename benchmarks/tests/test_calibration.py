@@ -5,13 +5,10 @@ import pytest
 
 from benchmarks.accuracy import calibration
 
-QUICK = ("Storvik, conjugate",)
-
 
 @pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The .* draws are worth")  # of one in two hundred
-@pytest.mark.parametrize(
-    "label", [pytest.param(label, marks=[] if label in QUICK else pytest.mark.slow) for label in calibration.EXACT]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("label", calibration.EXACT)
 def test_exact_methods_are_calibrated(label):
     # 99% of uniform histograms stay inside the band; the seeds are fixed
     assert calibration.is_calibrated(calibration.histogram(label))

@@ -17,6 +17,7 @@ from epf_jax.models.state_space import input_rows
 ALL = cases()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
 def test_a_model_evaluates_its_first_observation(case):
     u = jax.tree.map(lambda rows: rows[0], input_rows(case.inputs, len(case.y)))

@@ -8,7 +8,7 @@ import pytest
 import epf_jax.core.random
 from epf_jax.core.machine import share_of_maps
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parent
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
@@ -20,11 +20,11 @@ def x64():
         yield
 
 
-@pytest.fixture(params=[False, True], ids=["float32", "float64"])
+@pytest.fixture(params=["float32", "float64"])
 def precision(request):
     """Each test in float32 and in float64."""
-    with jax.enable_x64(request.param):
-        yield "float64" if request.param else "float32"
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
 
 
 @pytest.fixture
@@ -42,12 +42,13 @@ def as_on_a_gpu(monkeypatch):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
-    """Some hundreds of filters are more programs than a process can hold; those forgotten are read again from the disk."""
+    """Some hundreds of filters are more than a process can hold; those forgotten are read again from the disk."""
     if share_of_maps() > 0.5:
         jax.clear_caches()
 
 
 def pytest_collection_modifyitems(items):
+    """Tests for an accelerator are skipped where there is none."""
     if jax.default_backend() != "cpu":
         return
     for item in items:
