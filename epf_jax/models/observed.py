@@ -221,9 +221,8 @@ def _check_lengths(y: Any) -> None:
     lengths = [np.shape(series)[:1] for series in y]
     if len(set(lengths)) > 1:
         raise ValueError(
-            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
-            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
-            "and read their results at their own last observation. epf.panel(y) does both."
+            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Use "
+            "epf.panel(y), which pads the shorter ones at the end with missing values."
         )
 
 
