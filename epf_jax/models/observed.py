@@ -169,7 +169,7 @@ def _what_to_give(y: Any) -> str:
     if isinstance(y, Mapping):
         return "A dict of columns is a table: epf.from_table(y, 'column') chooses what is observed."
     if isinstance(y, str | pathlib.PurePath):
-        return "A file is read first, pandas.read_csv(path); epf.from_table(table, 'column') takes what is observed."
+        return "Read the file first: epf.from_table(pandas.read_csv(path), 'column')."
     if isinstance(y, tuple) and len(y) == 2:
         return "Of states and observations, x, y = epf.simulate(...), give y."
     return "Give an array whose first axis is time, NaN where a value is missing."
