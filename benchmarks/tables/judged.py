@@ -42,7 +42,7 @@ def vague() -> str:
 def _elsewhere(size: dict) -> str:
     """Where rows were measured that were not measured with the others."""
     machine = size.get("other rows by")
-    return "" if machine is None else f"; all but the default's on {machine['processor']}, {machine['date']}"
+    return "" if machine is None else f", the default filter; others: {machine['processor']}, {machine['date']}"
 
 
 def _of_the_worst(case: list[dict], filters: list[str]) -> list[str]:
@@ -195,7 +195,7 @@ def calibration() -> str:
     """The stored calibration as Markdown."""
     stored = json.loads((RESULTS / "accuracy_calibration.json").read_text())
     rows, size = stored["rows"], stored["settings"]
-    inside, outside = (", ".join(r["method"] for r in rows if r["calibrated"] == flag) for flag in (True, False))
+    inside, outside = ("; ".join(r["method"] for r in rows if r["calibrated"] == flag) for flag in (True, False))
     low, high = size["band"]
     return (
         f"Simulation-based calibration: {size['replicates']} parameters are drawn from the prior, a series is "

@@ -178,7 +178,7 @@ def _what_to_give(y: Any) -> str:
     if isinstance(y, Mapping):
         return "A dict of columns is a table: epf.from_table(y, 'column') chooses what is observed."
     if isinstance(y, str | pathlib.PurePath):
-        return "A file is read first, pandas.read_csv(path); epf.from_table(table, 'column') takes what is observed."
+        return "Read the file first: epf.from_table(pandas.read_csv(path), 'column')."
     if isinstance(y, tuple) and len(y) == 2:
         return "Of states and observations, x, y = epf.simulate(...), give y."
     return "Give an array whose first axis is time, NaN where a value is missing."
@@ -230,9 +230,8 @@ def _check_lengths(y: Any) -> None:
     lengths = [np.shape(series)[:1] for series in y]
     if len(set(lengths)) > 1:
         raise ValueError(
-            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Runs of one "
-            "compiled program are equally long: pad the shorter ones at the end with NaN, which are missing values, "
-            "and read their results at their own last observation. epf.panel(y) does both."
+            f"y: the series have unequal lengths, {', '.join(str(*length) for length in lengths[:8])}. Use "
+            "epf.panel(y), which pads the shorter ones at the end with missing values."
         )
 
 

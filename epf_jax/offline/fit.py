@@ -256,9 +256,8 @@ def _until_flat(
             if lost_in_a_row == min(_MOST_LOST, num_steps):
                 raise ValueError(
                     f"The log-evidence, or its gradient, was not finite at {lost_in_a_row} steps in a row (from step "
-                    f"{i + 1 - lost_in_a_row} on). Likely causes: hyper outside what the model allows (give "
-                    "`support`), steps that are too long (`optimizer=optax.adam(0.01)`), or observations that the "
-                    "model rules out there."
+                    f"{i + 1 - lost_in_a_row} on). Give `support` if hyper left what the model allows, take shorter "
+                    "steps (`optimizer=optax.adam(0.01)`), or start elsewhere."
                 )
             if step.finite:
                 steps.append(step)

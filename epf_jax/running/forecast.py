@@ -134,8 +134,8 @@ def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
     if lost.any():
         warnings.warn(
             f"The forecast is NaN or infinite at t = {int(state.t) + 1 + int(np.argmax(lost))}, the first of "
-            f"{count_of(int(lost.sum()), 'such step')}. Likely causes: a transition that is NaN for an input (a "
-            "negative time step under a square root), or that explodes; or a state that was lost before.",
+            f"{count_of(int(lost.sum()), 'such step')}. Look for a transition that is NaN for an input (a negative "
+            "time step under a square root), or that explodes.",
             RuntimeWarning,
             stacklevel=frames_to_user(),
         )

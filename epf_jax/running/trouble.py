@@ -38,10 +38,9 @@ def warn_of_trouble(results: Results) -> None:
     lost, t = _lost(others[1:], collapsed.shape, np), times(results)
     if collapsed.any():
         warnings.warn(
-            f"Every particle had zero weight at {_steps(collapsed, t)}; the particles were kept, and log_evidence is "
-            "-inf from there on. Likely causes: an observation that the model all but rules out (an outlier, wrong "
-            "units, a code such as -999 for a missing value: write NaN), an observation noise too small for "
-            "num_particles (try epf.fully_adapted or epf.laplace), or a density that returns NaN.",
+            f"Every particle had zero weight at {_steps(collapsed, t)}, and log_evidence is -inf from there on. Look "
+            "for outliers, wrong units, codes such as -999 for missing values (write NaN), and densities that are NaN, "
+            "or use a proposal that looks at the data (epf.fully_adapted, epf.laplace).",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -49,38 +48,35 @@ def warn_of_trouble(results: Results) -> None:
     if absurd.any():
         warnings.warn(
             f"The model all but rules out what was observed at {_steps(absurd, t)}, by log-densities below "
-            f"{ABSURD:g}: few particles are left. Likely causes: a code such as -999 for a missing value "
-            "(write NaN), wrong units, an outlier (try a heavier tail, dist.StudentT), or an observation noise too "
-            "small for num_particles (try epf.fully_adapted or epf.laplace).",
+            f"{ABSURD:g}, so few particles are left. Look for outliers, wrong units and codes such as -999 for missing "
+            "values (write NaN), or use a heavier tail (dist.StudentT) or a proposal that looks at the data "
+            "(epf.fully_adapted, epf.laplace).",
             RuntimeWarning,
             stacklevel=3,
         )
     badly = _badly_weighted(results, bad_weights) & ~lost
     if badly.any():
         warnings.warn(
-            f"The weights of more than {_BAD_SHARE:.0%} of the particles were NaN or infinite, and counted as zero, at "
-            f"{_steps(badly, t)}. Likely causes: an observation that is no distribution for some states or thetas (a "
-            "negative rate or scale: write jnp.exp of it), or a density that overflows.",
+            f"The weights of more than {_BAD_SHARE:.0%} of the particles were NaN or infinite at {_steps(badly, t)}, "
+            "and counted as zero. Look for rates or scales that are negative for some states or thetas (write "
+            "jnp.exp), and for densities that overflow.",
             RuntimeWarning,
             stacklevel=3,
         )
     if lost.any():
         warnings.warn(
-            f"The particles are NaN or infinite from t = {_first(lost, t)} on: from there on nothing is known. Likely "
-            "causes: a transition that is NaN for an input (a negative time step under a square root), has noise of "
-            "scale zero, or explodes; a model whose form changes at some time or state, for which conjugate_blocks is "
-            "wrong (give statistic=epf.chebyshev(model) or epf.assumed_density(model)); or regressors that are nearly "
-            "equal in float32, such as an intercept beside a level in the hundreds (subtract the level from y, or use "
-            "jax_enable_x64).",
+            f"The particles are NaN or infinite from t = {_first(lost, t)} on, and nothing is known after that. Look "
+            "for a transition that is NaN for an input, has noise of scale zero, or explodes; if print(filter) names "
+            "conjugate_blocks and the model's form changes with time or state, give statistic=epf.chebyshev(model); if "
+            "y is hundreds of noise scales from zero, subtract its level.",
             RuntimeWarning,
             stacklevel=3,
         )
     if bad.any():
         warnings.warn(
             f"The density of theta was NaN at {int(bad.sum())} of the places where its sampler looked, at "
-            f"{_steps(bad > 0, t)}; theta was never moved there. Likely causes: a statistic that overflowed (a "
-            "Taylor polynomial far from its centre: try epf.chebyshev, or jax_enable_x64), or a model whose density is "
-            "NaN for some theta, such as the logarithm of a negative number.",
+            f"{_steps(bad > 0, t)}; theta was never moved there. Look for a density that is NaN for some theta, such "
+            "as the logarithm of a negative number, or replace a Taylor statistic by epf.chebyshev(model).",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -133,7 +133,7 @@ def test_a_mesh_that_does_not_divide_the_particles_is_refused(told):
 
 def test_wrong_batches_are_refused_by_name():
     filter_, keys = epf.bootstrap_filter(SIN, 8), jax.random.split(jax.random.key(0), 2)
-    with pytest.raises(ValueError, match=r"y: the series have unequal lengths, 3, 5\. .* pad the shorter ones"):
+    with pytest.raises(ValueError, match=r"y: the series have unequal lengths, 3, 5\. Use epf\.panel"):
         epf.replicate(keys, filter_, [np.zeros(3), np.zeros(5)])
     with pytest.raises(ValueError, match=r"hyper\['noise'\]: expected one entry for each of the 2 keys"):
         epf.replicate(keys, lambda h: filter_, jnp.zeros(3), hyper={"noise": jnp.ones(3)})
