@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.core.choice import where
 from epf_jax.core.no_gradient import refuse_gradients
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.known_theta import KnownTheta
@@ -35,7 +36,7 @@ class InnerFilters(NamedTuple):
     What they are has `log_evidence`, the likelihood of each theta so far.
 
     Attributes:
-        init: `init(key, level, theta) -> filters`, before any observation.
+        init: `init(key, theta) -> filters`, of the smallest size, before any observation.
         step: `step(key, level, theta, filters, y, u) -> filters, info`.
         rerun: `rerun(key, level, theta, memory, num_steps) -> filters`, new ones after so many observations.
         pick: `pick(key, filters)`, a state from each of them.
@@ -109,31 +110,27 @@ def inner_laws(inner: KnownTheta) -> InnerFilters:
 def _in_levels(starts: Sequence[Callable], steps: Sequence[Callable], pick: Callable, description: str) -> InnerFilters:
     """The filters that start and step otherwise on each level."""
 
-    def go_on_at(k):
-        def go_on(key, level, theta, filters, memory, num_steps):
+    def over_the_past(k):
+        def go(key_init, key, level, theta, memory, num_steps):
             def step(s, filters):
                 return steps[k](jax.random.fold_in(key, s), theta, filters, *recall(memory, s))[0]
 
             # A `switch` whose level differs between the runs of a batch takes every branch: the unasked take no steps.
-            return jax.lax.fori_loop(0, jnp.where(level == k, num_steps, 0), step, filters)
+            return jax.lax.fori_loop(0, where(level == k, num_steps, 0), step, starts[k](key_init, theta))
 
-        return go_on
+        return go
 
-    over_the_past = [go_on_at(k) for k in range(len(steps))]
-
-    def init(key, level, theta):
-        return jax.lax.switch(level, starts, key, theta)
+    at_each = [over_the_past(k) for k in range(len(steps))]
 
     def step(key, level, theta, filters, y, u):
         return jax.lax.switch(level, steps, key, theta, filters, y, u)
 
     def rerun(key, level, theta, memory, num_steps):
         key_init, key_steps = jax.random.split(key)
-        filters = init(key_init, level, theta)
-        filters = jax.lax.switch(level, over_the_past, key_steps, level, theta, filters, memory, num_steps)
+        filters = jax.lax.switch(level, at_each, key_init, key_steps, level, theta, memory, num_steps)
         return refuse_gradients(_NO_GRADIENT, filters)
 
-    return InnerFilters(init, step, rerun, pick, len(steps), description)
+    return InnerFilters(starts[0], step, rerun, pick, len(steps), description)
 
 
 def _as_shares(info: StepInfo, size: int) -> StepInfo:

@@ -30,10 +30,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.core.random import normal
+from epf_jax.core.random import uniform as uniforms
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner import InnerFilters, inner_laws, inner_particles
 from epf_jax.filters.known_theta import KnownTheta, check_inner
@@ -127,7 +130,7 @@ def smc2_filter(
         key_theta, key_inner = jax.random.split(key)
         state = start(key_theta, model, N, lambda x_0: ())
         level = jnp.zeros((), int)
-        filters = filters_of.init(key_inner, level, state.theta)
+        filters = filters_of.init(key_inner, state.theta)
         return state._replace(S=NestedFilters(filters, level, empty_memory(model, max_steps)))
 
     def step(key, state, y, u):
@@ -139,7 +142,7 @@ def smc2_filter(
         filters, steps = filters_of.step(key_inner, level, theta, filters, y, u)
         weighing = reweight(state.log_weights, steps.log_increment)
         # An observation that is impossible under every theta counts as missing, here and whenever the past is rerun.
-        filters = filters._replace(log_evidence=jnp.where(weighing.collapsed, before, filters.log_evidence))
+        filters = filters._replace(log_evidence=where(weighing.collapsed, before, filters.log_evidence))
         memory = remember(memory, state.t, missing_where(weighing.collapsed, y), u)
 
         selection = select(key_resample, resample, weighing, (theta, filters))
@@ -148,14 +151,14 @@ def smc2_filter(
         untouched = Rejuvenated(theta, filters, level, selection.log_weights, no_draw())
         theta, filters, level, log_weights, moves = jax.lax.cond(
             due,
-            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, jnp.where(due, t, 0)),
+            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, where(due, t, 0)),
             lambda: untouched,
         )
 
         x = filters_of.pick(key_state, filters)
         info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.ceil(jnp.sum(steps.num_bad_weights)).astype(int)
-        acceptance = jnp.where(due, info.acceptance, jnp.nan)
+        acceptance = where(due, info.acceptance, jnp.nan)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
         S = NestedFilters(filters, level, memory)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
@@ -175,39 +178,49 @@ def _rejuvenation(
     """PMMH moves of every theta, and larger inner filters if few are accepted."""
     last_level = inner.num_levels - 1
 
-    def move(key, theta, filters, level, spread, memory, num_steps):
-        scale_tril = steps_like(spread)
-
-        def metropolis(carry, key):
-            z, filters = carry
-            key_move, key_inner, key_accept = jax.random.split(key, 3)
-            z_new = z + normal(key_move, z.shape, z.dtype) @ scale_tril.T
-            filters_new = inner.rerun(key_inner, level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
-            uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
-            accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, filters_new))
-            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new), (z, filters))
-            return carry, together(SampleInfo(accept, bad))
-
-        z = jax.vmap(coordinates.to_vector)(theta)
-        (z, filters), info = jax.lax.scan(metropolis, (z, filters), jax.random.split(key, num_moves))
-        return jax.vmap(coordinates.to_theta)(z), filters, together(info)
-
     def log_density(z, filters):
         return jax.vmap(coordinates.log_prior)(z) + filters.log_evidence
 
     def rejuvenate(key, particles, spread, memory, num_steps):
-        key_move, key_exchange = jax.random.split(key)
         theta, filters, level, log_weights, _ = particles
-        theta, filters, moves = move(key_move, theta, filters, level, spread, memory, num_steps)
-        low = (moves.acceptance < min_acceptance) & (level < last_level)
+        key_move, key_exchange = jax.random.split(key)
+        keys = jax.vmap(lambda key: jax.random.split(key, 3))(jax.random.split(key_move, num_moves))
+        scale_tril = steps_like(spread)
 
-        def exchange():
-            larger = inner.rerun(key_exchange, level + 1, theta, memory, jnp.where(low, num_steps, 0))
-            weighing = reweight(log_weights, larger.log_evidence - filters.log_evidence)
-            return Rejuvenated(theta, larger, level + 1, weighing.log_weights, moves)
+        def turn(particles, keys, exchanges, num_steps):
+            """All particles moved; or, in the last turn, exchanged: the way over the past is in the program once."""
+            either = (lambda _, b: b) if last_level == 0 else partial(where, exchanges)
+            z, filters, level, log_weights, moves = particles
+            z_new = z + either(0.0, normal(keys[0], z.shape, z.dtype) @ scale_tril.T)
+            level = level + either(1, 0)
+            new = inner.rerun(keys[1], level, jax.vmap(coordinates.to_theta)(z_new), memory, num_steps)
+            uniform = uniforms(keys[2], z.shape[:1], z.dtype)
+            accept, bad = accepted(uniform, log_density(z, filters), log_density(z_new, new))
+            if last_level > 0:
+                exchanged = reweight(log_weights, new.log_evidence - filters.log_evidence).log_weights
+                log_weights = where(exchanges, exchanged, log_weights)
+            told = together(SampleInfo(accept, bad))
+            moves = jax.tree.map(lambda so_far, more: so_far + either(0, more), moves, told)
+            z, filters = jax.tree.map(partial(where_rows, either(True, accept)), (z_new, new), (z, filters))
+            return Rejuvenated(z, filters, level, log_weights, moves)
 
-        stay = Rejuvenated(theta, filters, level, log_weights, moves)
-        return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
+        def turn_or_stay(particles, row):
+            keys, exchanges = row
+            low = (particles.moves.acceptance < num_moves * min_acceptance) & (particles.level < last_level)
+            due = ~exchanges | low
+            given = particles, keys, exchanges, where(due, num_steps, 0)
+            return jax.lax.cond(due, turn, lambda particles, *_: particles, *given), None
+
+        z = jax.vmap(coordinates.to_vector)(theta)
+        particles = Rejuvenated(z, filters, level, log_weights, no_draw())
+        if last_level == 0:
+            move = lambda particles, keys: (turn(particles, keys, False, num_steps), None)  # noqa: E731
+            particles, _ = jax.lax.scan(move, particles, keys)
+        else:
+            keys = jnp.concatenate([keys, jnp.broadcast_to(key_exchange, (1, 3))])
+            particles, _ = jax.lax.scan(turn_or_stay, particles, (keys, np.arange(num_moves + 1) == num_moves))
+        moves = particles.moves._replace(acceptance=particles.moves.acceptance / num_moves)
+        return particles._replace(theta=jax.vmap(coordinates.to_theta)(particles.theta), moves=moves)
 
     return rejuvenate
 

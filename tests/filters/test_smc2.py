@@ -60,8 +60,9 @@ def exact_state_moments(y, phi, posterior):
 def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution():
     model, sizes = case()[0], (64, 128, 256)
     inner = inner_particles(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
+    memory = empty_memory(model, 1)
     for level, size in enumerate(sizes):
-        filters = jax.jit(inner.init)(jax.random.key(0), level, {"phi": jnp.array([0.5, 0.7])})
+        filters = jax.jit(inner.rerun)(jax.random.key(0), level, {"phi": jnp.array([0.5, 0.7])}, memory, 0)
         weights = np.exp(filters.log_weights)
         assert np.sum(weights > 0, axis=1).tolist() == [size, size]
         mean = np.sum(weights * filters.x, axis=1)
