@@ -8,6 +8,8 @@
         state, info = filter.step(jax.random.fold_in(key_steps, t), state, y[t - 1])
 
 so you can split a series anywhere, go on from `results.final` with the same key, or feed one observation at a time.
+On a CPU the series is filled up to a power of two, and the program is told how many rows are observations: series of
+other lengths reuse it.
 """
 
 from collections.abc import Iterable, Iterator
