@@ -5,7 +5,7 @@ import pathlib
 import jax
 import pytest
 
-import epf_jax.core.random
+import epf_jax.core.gammas
 from epf_jax.core.machine import share_of_maps
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -33,8 +33,7 @@ def as_on_a_gpu(monkeypatch):
 
     def switch():
         jax.clear_caches()
-        for module in (epf_jax.core.random, epf_jax.core.gammas):
-            monkeypatch.setattr(module, "by_platform", lambda *given, default, **ways: default(*given))
+        monkeypatch.setattr(epf_jax.core.gammas, "by_platform", lambda *given, default, **ways: default(*given))
 
     yield switch
     jax.clear_caches()

@@ -1,8 +1,7 @@
 """What this library's own random numbers (`epf_jax.core.random`) give over those of `jax.random` in the same filters.
 
-Interleaved runs, medians, compile time apart. What differs is the key that a filter draws with, and on a CPU how a
-normal is made of a uniform: by this library's quantile, or as `jax.random.normal` does. On a GPU a batch of small
-filters runs, too.
+Interleaved runs, medians, compile time apart. What differs is the key that a filter draws with. On a GPU a batch of
+small filters runs, too.
 """
 
 from unittest import mock
@@ -15,8 +14,6 @@ from benchmarks.speed import gpu
 from benchmarks.speed.particle_step import TURNS
 from benchmarks.speed.peers import THETA
 from benchmarks.speed.racing import agreement, race, running
-from epf_jax.core import random
-from epf_jax.core.elementary import erf_inv_quantile, normal_quantile
 from epf_jax.core.random import stream, threefry
 from epf_jax.filters import filter as base
 
@@ -24,15 +21,14 @@ NUM_STEPS = {"cpu": 200, "gpu": 1000}
 FILTERS = {"bootstrap": gpu.bootstrap, "EPF, Taylor 7": gpu.extended}
 BAR = 1.3
 KINDS = {
-    "own": (stream, normal_quantile),
-    "jax.random's": (threefry, erf_inv_quantile),
+    "own": stream,
+    "jax.random's": threefry,
 }
 
 
 def drawing(kind, build, *args):
-    """A run, traced and compiled while filters draw with keys and normals of this kind."""
-    keys, quantile = KINDS[kind]
-    with mock.patch.object(base, "stream", keys), mock.patch.object(random, "normal_quantile", quantile):
+    """A run, traced and compiled while filters draw with keys of this kind."""
+    with mock.patch.object(base, "stream", KINDS[kind]):
         run = build(*args)
         jax.block_until_ready(run(0))
     return run

@@ -1,15 +1,18 @@
 """Densities with missing components, and draws of many distributions at once."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions.batch_util import promote_batch_shape
 
+from epf_jax.core.choice import where
 from epf_jax.core.gammas import with_own_gammas
 from epf_jax.core.gaussian import (
     base_distribution,
@@ -33,14 +36,26 @@ def log_prob(d: Any, value: Array) -> Float[Array, ""]:
     base = base_distribution(d)
     if type(base) is dist.Normal and jnp.size(value) > 1:
         fixed = jnp.broadcast_to(base.scale == 0, jnp.shape(value))
-        components = dist.Normal(base.loc, jnp.where(fixed, 1.0, base.scale)).log_prob(value)
-        return jnp.sum(jnp.where(fixed, _log_is(value, base.loc), components))
+        components = dist.Normal(base.loc, where(fixed, 1.0, base.scale)).log_prob(value)
+        return jnp.sum(where(fixed, _log_is(value, base.loc), components))
     if _is_one_mvn(base) and is_gaussian(d):
         fixed = without_noise(base.scale_tril)
-        at_means = jnp.where(fixed, _log_is(value, base.loc) + 0.5 * jnp.log(2 * jnp.pi), 0.0)
-        residual = jnp.where(fixed, 0.0, value - base.loc)
+        at_means = where(fixed, _log_is(value, base.loc) + 0.5 * jnp.log(2 * jnp.pi), 0.0)
+        residual = where(fixed, 0.0, value - base.loc)
         return normal_log_prob(residual, noisy_part(base.scale_tril)) + jnp.sum(at_means)
-    return jnp.sum(d.log_prob(value))
+    if type(base) is dist.Normal and d is base:
+        return log_of_normal(value - d.loc, d.scale)
+    return _summed(d.log_prob(value))
+
+
+def log_of_normal(residual: Array, scale: Any) -> Float[Array, "..."]:
+    """Numpyro's, in half the equations."""
+    xp: Any = jnp if isinstance(scale, jax.core.Tracer) else np
+    return -0.5 * jnp.square(residual / scale) - (xp.log(scale) + 0.5 * math.log(2.0 * math.pi))
+
+
+def _summed(log_probs: Array) -> Float[Array, ""]:
+    return log_probs if jnp.ndim(log_probs) == 0 else jnp.sum(log_probs)
 
 
 def _log_is(value: Array, mean: Array) -> Array:
@@ -48,7 +63,7 @@ def _log_is(value: Array, mean: Array) -> Array:
     eps = jnp.finfo(jnp.result_type(value, mean)).eps
     size = jnp.abs(value) + jnp.abs(mean)
     rounding = jnp.sqrt(eps) * size + 8 * eps * jnp.max(size)  # what is next to zero may be a difference of larger ones
-    return jnp.where(jnp.abs(value - mean) <= rounding, 0.0, -jnp.inf)
+    return where(jnp.abs(value - mean) <= rounding, 0.0, -jnp.inf)
 
 
 def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
@@ -64,13 +79,16 @@ def observed_log_prob(d: Any, y: Array) -> Float[Array, ""]:
         mean, scale_tril = moments(d)
         return masked_normal_log_prob(y, mean, scale_tril)
     components = components_of(d)
-    filled = jnp.where(missing, _feasible(components, y), y)
+    if type(components) is dist.Normal and components.batch_shape == jnp.shape(y):
+        residual = where(missing, 0.0, y) - components.loc
+        return _summed(where(missing, 0.0, log_of_normal(residual, components.scale)))
+    filled = where(missing, _feasible(components, y), y)
     if is_discrete(components):
         filled = filled.astype(int)
     log_probs = components.log_prob(filled)
     if jnp.shape(log_probs) == jnp.shape(y):
-        return jnp.sum(jnp.where(missing, 0.0, log_probs))
-    return jnp.where(jnp.all(missing), 0.0, jnp.where(jnp.any(missing), jnp.nan, jnp.sum(log_probs)))
+        return jnp.sum(where(missing, 0.0, log_probs))
+    return where(jnp.all(missing), 0.0, where(jnp.any(missing), jnp.nan, jnp.sum(log_probs)))
 
 
 def can_be_partly_missing(d: Any, y: jax.ShapeDtypeStruct) -> bool:
@@ -91,7 +109,7 @@ def marginal_cdf(d: Any, y: Array) -> tuple[Array, Array] | None:
         d = dist.Normal(mean, jnp.sqrt(jnp.sum(scale_tril**2, axis=-1)))
     components = components_of(d)
     y = jnp.asarray(y, jnp.promote_types(jnp.result_type(y), jnp.result_type(float)))
-    filled = jnp.where(jnp.isnan(y), _feasible(components, y), y)
+    filled = where(jnp.isnan(y), _feasible(components, y), y)
     try:
         upto = components.cdf(filled)
     except (AttributeError, NotImplementedError):  # a stand-in, or a numpyro family without one
@@ -172,7 +190,7 @@ def sample_each(key: PRNGKeyArray, distribution: Callable, num: int, *batched: A
         else:
             whole = drawn.shape == many.batch_shape + many.event_shape == (num, *shape) and _is_promoted_whole(many)
             if whole and (not _parts(many) or drawn.dtype == _fitting(key, one)[1].dtype):
-                return _draw(fit, guarded(many))
+                return draw(fit, guarded(many))
     key, _ = _fitting(key, one)
     keys = jax.random.split(key, num)
     return jax.vmap(lambda key, row: with_own_gammas(guarded(distribution(*row)).sample, key))(keys, batched)
@@ -200,16 +218,16 @@ def _is_promoted_whole(d: dist.Distribution) -> bool:
     return all(part.batch_shape[: len(shape)] == shape and _is_promoted_whole(part) for part in _parts(d).values())
 
 
-def _draw(key: PRNGKeyArray, d: dist.Distribution) -> Array:
-    """A draw, with this library's own normal and gamma draws where they apply."""
+def draw(key: PRNGKeyArray, d: dist.Distribution, shape: tuple[int, ...] = ()) -> Array:
+    """Draws; of a Normal or MultivariateNormal, by this library's own normals, of others by its gamma draws."""
     if isinstance(d, dist.Independent):
-        return _draw(key, d.base_dist)
+        return draw(key, d.base_dist, shape)
     if type(d) is dist.Normal:
-        return d.loc + d.scale * normal(key, d.batch_shape)
+        return d.loc + d.scale * normal(key, shape + d.batch_shape)
     if type(d) is dist.MultivariateNormal:
-        noise = normal(key, d.batch_shape + d.event_shape)
+        noise = normal(key, shape + d.batch_shape + d.event_shape)
         return d.loc + jnp.squeeze(d.scale_tril @ noise[..., None], axis=-1)
-    return with_own_gammas(d.sample, key)
+    return with_own_gammas(lambda key: d.sample(key, shape), key)
 
 
 def _fitting(key: PRNGKeyArray, sample: Callable) -> tuple[PRNGKeyArray, jax.ShapeDtypeStruct]:
@@ -240,10 +258,14 @@ def _of_rows(distribution: Callable, *batched: Any) -> tuple[Any | None, tuple[i
         order = sorted(range(len(leaves)), key=names.__getitem__) if len(names) == len(leaves) else range(len(leaves))
         rebuild.append(lambda found: tree.unflatten([found[order.index(i)] for i in range(len(leaves))]))
         shapes.append(d.shape())
-        return [leaves[i] for i in order]
+        return [_strongly_typed(leaves[i]) for i in order]
 
     found = jax.vmap(numbers)(*batched)
     return (None, ()) if found is None else (rebuild[-1](found), shapes[-1])
+
+
+def _strongly_typed(number: Any) -> Array:
+    return jnp.asarray(number, jnp.result_type(number))
 
 
 def _names(d: dist.Distribution) -> list[tuple[str, ...]]:

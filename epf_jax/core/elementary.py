@@ -1,19 +1,20 @@
-r"""The logarithm and the normal quantile in plain arithmetic, which compilers can vectorise.
+r"""The logarithm and the normal distribution function in plain arithmetic, which compilers turn into quick loops.
 
-On a CPU XLA's logarithm is a function call, and its inverse error function chooses each coefficient of its polynomials
-for each number. The polynomials here are Chebyshev interpolants of Python's own functions, computed at first use.
+On a CPU XLA's own logarithm is a call to a function. The polynomials here are Chebyshev interpolants, computed from
+Python's own functions where they are first needed.
 """
 
 import math
 from collections.abc import Callable
 from functools import cache
-from statistics import NormalDist
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from epf_jax.core.choice import where
 
 
 class _Precision(NamedTuple):
@@ -22,26 +23,20 @@ class _Precision(NamedTuple):
     Attributes:
         whole: integers of the same size.
         digits: bits of the mantissa.
-        log_degree, middle_degree, tail_degree: of the polynomials; with them the logarithm is right to 4 units of
-            float32 and 16 of float64, the quantile to a share of 5e-7 and of 2e-10 (`tests/core/test_elementary.py`).
-        middle: where the quantile's tail begins, in w.
-        tail: where it ends: for the last u below 1, w is 23 log 2 = 15.9 in float32, 52 log 2 = 36.0 in float64.
+        log_degree: of the logarithm's polynomial; it is right to 4 units of float32 and 16 of float64
+            (`tests/core/test_elementary.py`).
         ndtr_degree: of the polynomial in `log_ndtr`.
     """
 
     whole: type
     digits: int
     log_degree: int
-    middle_degree: int
-    tail_degree: int
-    middle: float
-    tail: float
     ndtr_degree: int
 
 
 _PRECISIONS = {
-    "float32": _Precision(np.int32, 23, 8, 8, 8, 5.0, 17.0, 10),
-    "float64": _Precision(np.int64, 52, 18, 16, 14, 8.0, 37.0, 20),
+    "float32": _Precision(np.int32, 23, 8, 10),
+    "float64": _Precision(np.int64, 52, 18, 20),
 }
 
 
@@ -56,7 +51,7 @@ def log(x: Array) -> Array:
     LLVM unrolls a loop of calls over few numbers, and then computes one logarithm at a time. It keeps plain arithmetic
     as a loop.
     """
-    return jnp.where(x < jnp.inf, _log(x), x)
+    return where(x < jnp.inf, _log(x), x)
 
 
 log.defjvps(lambda tangent, _, x: tangent / x)
@@ -71,24 +66,6 @@ def _log(x: Array) -> Array:
     return e.astype(x.dtype) * math.log(2.0) + f * _at(_log_series(x.dtype.name), f)
 
 
-@jax.jit
-def normal_quantile(u: Array) -> Array:
-    r"""The z with P(|Z| < z) = |u|, and the sign of u, for -1 < u < 1: :math:`\sqrt 2\,\mathrm{erf}^{-1}(u)`.
-
-    After Giles (2012), *Approximating the erfinv function*: u times a polynomial in :math:`w = -\log(1 - u^2)`, or in
-    its square root far out. With :math:`1 - u^2 = (1 - u)(1 + u)`, the tail is not lost in rounding.
-    """
-    middle, tail = _quantile_series(u.dtype.name)
-    w = -_log((1.0 - u) * (1.0 + u))
-    inside, outside = _at(middle, w), _at(tail, jnp.sqrt(w))
-    return u * jnp.where(w < _PRECISIONS[u.dtype.name].middle, inside, outside)
-
-
-def erf_inv_quantile(u: Array) -> Array:
-    """The normal quantile by XLA's inverse error function, as in `jax.random.normal`: quick on a GPU."""
-    return math.sqrt(2.0) * jax.lax.erf_inv(u)
-
-
 @jax.custom_jvp
 def log_ndtr(x: Array) -> Array:
     r"""The logarithm of the normal distribution function, far into its lower tail.
@@ -99,7 +76,7 @@ def log_ndtr(x: Array) -> Array:
     """
     z = jnp.abs(x) * math.sqrt(0.5)
     ratio = _at(_erfcx_series(x.dtype.name), 1.0 - 2.0 * _TURN / (z + _TURN)) / (2.0 + 4.0 * z)
-    return jnp.where(x > 0, jnp.log1p(-ratio * jnp.exp(-z * z)), _log(ratio) - z * z)
+    return where(x > 0, jnp.log1p(-ratio * jnp.exp(-z * z)), _log(ratio) - z * z)
 
 
 @log_ndtr.defjvp
@@ -107,7 +84,7 @@ def _log_ndtr_jvp(primals, tangents):
     (x,), (tangent,) = primals, tangents
     log_p = log_ndtr(x)
     log_slope = -0.5 * (x * x + math.log(2.0 * math.pi)) - log_p
-    return log_p, tangent * jnp.where(jnp.isfinite(x), jnp.exp(log_slope), 0.0)
+    return log_p, tangent * where(jnp.isfinite(x), jnp.exp(log_slope), 0.0)
 
 
 def normal_quantile_of_log(log_p: Array) -> Array:
@@ -118,8 +95,8 @@ def normal_quantile_of_log(log_p: Array) -> Array:
     last.
     """
     upper = log_p > -math.log(2.0)
-    rest = jnp.maximum(-jnp.expm1(jnp.where(upper, log_p, -1.0)), jnp.finfo(log_p.dtype).tiny)
-    target = jnp.where(upper, jnp.log(rest), log_p)
+    rest = jnp.maximum(-jnp.expm1(where(upper, log_p, -1.0)), jnp.finfo(log_p.dtype).tiny)
+    target = where(upper, jnp.log(rest), log_p)
 
     def newton(_, x):
         log_phi = log_ndtr(x)
@@ -127,7 +104,7 @@ def normal_quantile_of_log(log_p: Array) -> Array:
 
     below = jax.lax.stop_gradient(target) + math.log(2.0)
     x = jax.lax.fori_loop(0, _NEWTON_STEPS, newton, -jnp.sqrt(-2.0 * jnp.minimum(below, 0.0)))
-    return jnp.where(upper, -x, x)
+    return where(upper, -x, x)
 
 
 class _Series(NamedTuple):
@@ -141,19 +118,6 @@ class _Series(NamedTuple):
 def _log_series(dtype: str) -> _Series:
     low, high = math.sqrt(0.5) - 1.0, math.sqrt(2.0) - 1.0
     return _interpolant(lambda f: math.log1p(f) / f, low, high, _PRECISIONS[dtype].log_degree)
-
-
-@cache
-def _quantile_series(dtype: str) -> tuple[_Series, _Series]:
-    precision = _PRECISIONS[dtype]
-
-    def ratio(w):  # of the quantile to u
-        u = math.sqrt(-math.expm1(-w))
-        return -NormalDist().inv_cdf(math.exp(-w) / (2.0 * (1.0 + u))) / u
-
-    middle = _interpolant(ratio, 0.0, precision.middle, precision.middle_degree)
-    ends = math.sqrt(precision.middle), math.sqrt(precision.tail)
-    return middle, _interpolant(lambda root: ratio(root**2), *ends, precision.tail_degree)
 
 
 @cache

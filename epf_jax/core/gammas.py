@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from epf_jax.core.choice import where
 from epf_jax.core.elementary import log
 from epf_jax.core.platforms import by_platform
 from epf_jax.core.random import between_ones, normal_at, places, stream
@@ -45,7 +46,7 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
     key, counters, dtype = stream(key), places(concentration.shape), concentration.dtype
     proper = (concentration > 0) & (concentration < jnp.inf)
     small = concentration < 1
-    a = jnp.where(proper, concentration, 1.0) + jnp.where(small, 1.0, 0.0)
+    a = where(proper, concentration, 1.0) + where(small, 1.0, 0.0)
     d = a - 1 / 3
     c = 1 / jnp.sqrt(9 * d)
 
@@ -57,10 +58,10 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
         k, found, accepted = state
         x = normal_at(uniform(k))
         cube = (1 + c * x) ** 3
-        log_cube = log(jnp.where(cube > 0, cube, 1.0))
+        log_cube = log(where(cube > 0, cube, 1.0))
         likely = 0.5 - 0.5 * uniform(k + 1) < jnp.exp(0.5 * x**2 + d * (1 - cube + log_cube))
         new = log_cube, uniform(k + 2)
-        found = jax.tree.map(partial(jnp.where, accepted), found, new)
+        found = jax.tree.map(partial(where, accepted), found, new)
         return k + 3, found, accepted | ((cube > 0) & likely)
 
     def until_all(*start):
@@ -73,8 +74,8 @@ def _log_gamma(key: PRNGKeyArray, concentration: Float[Array, "..."]) -> Float[A
     start = jnp.zeros((), jnp.uint32), (none, none), ~proper
     _, (log_cube, place), _ = by_platform(*start, cpu=until_all, default=rounds)
     # One of a concentration below 1 is a share of one of a concentration that is larger by 1.
-    share = jnp.where(small, log(0.5 - 0.5 * place) / concentration, 0.0)
-    return jnp.where(proper, log(d) + log_cube + share, jnp.nan)
+    share = where(small, log(0.5 - 0.5 * place) / concentration, 0.0)
+    return where(proper, log(d) + log_cube + share, jnp.nan)
 
 
 def with_own_gammas(sample: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray) -> Any:

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
+from epf_jax.core.choice import where
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 
 _UNROLL = 6
+_LOG_2PI = math.log(2 * math.pi)
 
 
 def is_gaussian(d: Any) -> bool:
@@ -33,7 +36,7 @@ def moments(d: Any) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     if isinstance(d, dist.MultivariateNormal):
         return d.loc, d.scale_tril
     mean = jnp.broadcast_to(d.loc, shape).ravel()
-    return mean, jnp.diag(jnp.broadcast_to(d.scale, shape).ravel())
+    return mean, diagonal_matrix(jnp.broadcast_to(d.scale, shape).ravel())
 
 
 def base_distribution(d: Any) -> Any:
@@ -43,21 +46,37 @@ def base_distribution(d: Any) -> Any:
     return d
 
 
+def diagonal_matrix(values: Float[Array, " d"]) -> Float[Array, "d d"]:
+    """`jnp.diag(values)`, in a few equations."""
+    return where(np.eye(len(values), dtype=bool), values[:, None], 0.0) if len(values) > 1 else values[:, None]
+
+
+def diagonal(a: Float[Array, "d d"]) -> Float[Array, " d"]:
+    """`jnp.diag(a)`, in a few equations."""
+    return a.ravel()[:: len(a) + 1]
+
+
+def root(variance: Array) -> Array:
+    """Square root with a zero, not infinite, slope at 0."""
+    positive = variance > 0
+    return where(positive, jnp.sqrt(where(positive, variance, 1.0)), 0.0)
+
+
 def cholesky(a: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """Lower Cholesky factor; a pivot within rounding counts as zero."""
     d = a.shape[-1]
-    least = 10 * d * jnp.finfo(a.dtype).eps * jnp.diagonal(a)
+    least = 10 * d * jnp.finfo(a.dtype).eps  # of a pivot, beside the number that it is made of
     if d > _UNROLL:
-        return _cholesky_by_columns(a, least)
+        return _cholesky_by_columns(a, least * diagonal(a))
     rows: list[list[Any]] = [[jnp.zeros_like(a[0, 0])] * d for _ in range(d)]
     for j in range(d):
-        pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j))
-        counts = pivot > least[j]
-        root = jnp.sqrt(jnp.where(counts, pivot, 1.0))
-        rows[j][j] = jnp.where(counts, root, 0.0)
+        pivot = a[j, j] - sum(rows[j][k] ** 2 for k in range(j)) if j else a[j, j]
+        counts = pivot > least * a[j, j]
+        root = jnp.sqrt(where(counts, pivot, 1.0))
+        rows[j][j] = where(counts, root, 0.0)
         for i in range(j + 1, d):
-            rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j))) / root
-            rows[i][j] = jnp.where(counts, rest, 0.0)
+            rest = (a[i, j] - sum(rows[i][k] * rows[j][k] for k in range(j)) if j else a[i, j]) / root
+            rows[i][j] = where(counts, rest, 0.0)
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
@@ -68,8 +87,8 @@ def _cholesky_by_columns(a: Float[Array, "d d"], least: Float[Array, " d"]) -> F
     def with_column(j, lower):
         rest = a[:, j] - lower @ lower[j]  # whose columns from j on are zero
         counts = rest[j] > least[j]
-        root = jnp.sqrt(jnp.where(counts, rest[j], 1.0))
-        return lower.at[:, j].set(jnp.where(counts & (jnp.arange(d) >= j), rest / root, 0.0))
+        root = jnp.sqrt(where(counts, rest[j], 1.0))
+        return lower.at[:, j].set(where(counts & (jnp.arange(d) >= j), rest / root, 0.0))
 
     return jax.lax.fori_loop(0, d, with_column, jnp.zeros_like(a))
 
@@ -82,7 +101,8 @@ def solve_lower(lower: Float[Array, "d d"], b: Float[Array, "d *k"]) -> Float[Ar
         return jax.scipy.linalg.solve_triangular(lower, matrix, lower=True).reshape(b.shape)
     rows: list[Any] = []
     for i in range(d):
-        rows.append((b[i] - sum(lower[i, k] * rows[k] for k in range(i))) / lower[i, i])
+        rest = b[i] - sum(lower[i, k] * rows[k] for k in range(i)) if i else b[i]
+        rows.append(rest / lower[i, i])
     return jnp.stack(rows)
 
 
@@ -99,9 +119,12 @@ def solve_upper(lower: Float[Array, "d d"], b: Float[Array, " d"]) -> Float[Arra
 
 def normal_log_prob(residual: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, ""]:
     r"""Log N(residual; 0, L L^T)."""
-    white = solve_lower(scale_tril, residual)
-    log_det = jnp.sum(jnp.log(jnp.diag(scale_tril)))
-    return -0.5 * jnp.sum(white**2) - log_det - 0.5 * residual.shape[0] * jnp.log(2 * jnp.pi)
+    return _log_prob_of_white(solve_lower(scale_tril, residual), scale_tril, len(residual))
+
+
+def _log_prob_of_white(white: Float[Array, " d"], scale_tril: Float[Array, "d d"], num: Any) -> Float[Array, ""]:
+    """That of so many components; masked ones are N(0, 1) at 0, whose constants are not counted."""
+    return -0.5 * (jnp.sum(white**2) + num * _LOG_2PI) - jnp.sum(jnp.log(diagonal(scale_tril)))
 
 
 def without_noise(scale_tril: Float[Array, "d d"]) -> Bool[Array, " d"]:
@@ -113,8 +136,8 @@ def noisy_part(scale_tril: Float[Array, "d d"], diagonal: bool = False) -> Float
     """Scale of the components that have noise, with unit variance for the others."""
     fixed = without_noise(scale_tril)
     if diagonal:
-        return scale_tril + jnp.diag(jnp.where(fixed, 1.0, 0.0))
-    return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale_tril)
+        return scale_tril + diagonal_matrix(where(fixed, 1.0, 0.0))
+    return mask_covariance(where(fixed, jnp.nan, 0.0), scale_tril)
 
 
 def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tuple[Array, ...]:
@@ -122,7 +145,7 @@ def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tupl
     seen = ~jnp.isnan(value)
 
     def keep(a):
-        return jnp.where(seen.reshape((-1,) + (1,) * (a.ndim - 1)), a, 0.0)
+        return where(seen.reshape((-1,) + (1,) * (a.ndim - 1)), a, 0.0)
 
     return (keep(value), *(keep(a) for a in rows))
 
@@ -130,20 +153,19 @@ def mask_missing(value: Float[Array, " d"], *rows: Float[Array, "d *k"]) -> tupl
 def mask_covariance(value: Float[Array, " d"], scale_tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """Scale of the observed components' marginal, with unit variance where `value` is NaN."""
     if scale_tril.shape[-1] == 1:
-        return jnp.where(jnp.isnan(value)[:, None], 1.0, scale_tril)
+        return where(jnp.isnan(value)[:, None], 1.0, scale_tril)
     seen = ~jnp.isnan(value)
     covariance = scale_tril @ scale_tril.T
-    return cholesky(jnp.where(seen[:, None] & seen[None, :], covariance, jnp.eye(seen.shape[0])))
+    return cholesky(where(seen[:, None] & seen[None, :], covariance, jnp.eye(seen.shape[0])))
 
 
 def masked_normal_log_prob(
     value: Float[Array, " d"], mean: Float[Array, " d"], scale_tril: Float[Array, "d d"]
 ) -> Float[Array, ""]:
     """Log N(value; mean, L L^T) of the components of `value` that are not NaN, the rest integrated out."""
-    value_seen, mean_seen = mask_missing(value, mean)
-    num_missing = jnp.sum(jnp.isnan(value))
-    unit = 0.5 * jnp.log(2 * jnp.pi)  # each masked component adds log N(0; 0, 1) = -unit
-    return normal_log_prob(value_seen - mean_seen, mask_covariance(value, scale_tril)) + num_missing * unit
+    seen, scale_tril = ~jnp.isnan(value), mask_covariance(value, scale_tril)
+    white = solve_lower(scale_tril, where(seen, value - mean, 0.0))
+    return _log_prob_of_white(white, scale_tril, jnp.sum(seen, dtype=value.dtype))
 
 
 class Conditioned(NamedTuple):
@@ -176,15 +198,11 @@ def condition(
 
     The Kalman filter over states, Storvik's recursion over parameters, and the fully adapted proposal all use it.
     """
-    seen, H, offset = mask_missing(value, H, offset)
-    D, half, left = factors_of_gain(scale_tril, H, mask_covariance(value, noise_tril))
-    innovation = seen - H @ mean - offset
-    return Conditioned(
-        mean=mean + half @ solve_lower(D, innovation),
-        scale_tril=left,
-        # The masked components are N(0, 1) at 0, whose constants are taken out again.
-        log_density=normal_log_prob(innovation, D) + 0.5 * jnp.log(2 * jnp.pi) * jnp.sum(jnp.isnan(value)),
-    )
+    seen = ~jnp.isnan(value)
+    D, half, left = factors_of_gain(scale_tril, where(seen[:, None], H, 0.0), mask_covariance(value, noise_tril))
+    white = solve_lower(D, where(seen, value - H @ mean - offset, 0.0))
+    log_density = _log_prob_of_white(white, D, jnp.sum(seen, dtype=value.dtype))
+    return Conditioned(mean + half @ white, left, log_density)
 
 
 def factors_of_gain(
@@ -236,8 +254,8 @@ def rotation(a: Array, b: Array) -> tuple[Array, Array]:
     """Cosine and sine of Givens' rotation that makes (r, 0) of (a, b), r not negative."""
     square = a**2 + b**2
     nothing = square == 0
-    r = jnp.sqrt(jnp.where(nothing, 1.0, square))
-    return jnp.where(nothing, 1.0, a / r), b / r
+    r = jnp.sqrt(where(nothing, 1.0, square))
+    return where(nothing, 1.0, a / r), b / r
 
 
 # -------------------------------------------------------------------------------------------- looking at functions
@@ -255,9 +273,10 @@ def linear_parts(
     distribution: Callable, x_shape: tuple[int, ...], dtype: Any = float
 ) -> tuple[Float[Array, "k d"], Float[Array, " k"], Float[Array, "k k"]]:
     """Matrix, offset and noise scale of a Gaussian `distribution(x)` whose mean is affine in x."""
+    dim = math.prod(x_shape)
 
-    def mean(flat):
-        return moments(distribution(flat.reshape(x_shape)))[0]
+    def along(direction):
+        return jax.jvp(lambda flat: moments(distribution(flat.reshape(x_shape))), (np.zeros(dim, dtype),), (direction,))
 
-    zero = jnp.zeros(math.prod(x_shape), dtype)
-    return jax.jacfwd(mean)(zero), mean(zero), moments(distribution(zero.reshape(x_shape)))[1]
+    (offset, scale), (slopes, _) = jax.vmap(along, out_axes=(None, -1))(np.eye(dim, dtype=dtype))
+    return slopes, offset, scale

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.core.elementary import log
+from epf_jax.core.choice import where
 
 
 @cache
@@ -29,8 +29,8 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
     """Values at s of the n Lagrange polynomials of the Chebyshev points, by the barycentric formula."""
     distance = s - jnp.asarray(points(n), s.dtype)
     hit = distance == 0
-    shares = jnp.asarray(barycentric_weights(n), s.dtype) / jnp.where(hit, 1.0, distance)
-    shares = jnp.where(jnp.any(hit), hit.astype(shares.dtype), shares)
+    shares = jnp.asarray(barycentric_weights(n), s.dtype) / where(hit, 1.0, distance)
+    shares = where(jnp.any(hit), hit.astype(shares.dtype), shares)
     return shares / jnp.sum(shares)
 
 
@@ -48,41 +48,41 @@ def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, 
 
 @jax.jit
 def _between(values: Float[Array, " n"], s: Float[Array, ""]) -> Float[Array, ""]:
-    """`between` in one dimension, written out node by node, which is one program for all particles."""
-    n, select, one = len(values), jax.lax.select, jnp.ones((), s.dtype)
-    total = weight = at_node = jnp.zeros((), s.dtype)
-    is_node = jnp.zeros((), bool)
-    for value, point, numerator in zip(
-        values, points(n).astype(s.dtype), barycentric_weights(n).astype(s.dtype), strict=True
-    ):
+    """The same in one dimension, node by node, and no rows in between: a loop that is unrolled."""
+    n, zero = len(values), jnp.zeros((), s.dtype)
+
+    def add(sums, node):
+        total, weight, at_node, is_node = sums
+        value, point, numerator = node
         hit = s == point
-        share = numerator / select(hit, one, s - point)
-        total, weight = total + share * value, weight + share
-        at_node, is_node = select(hit, value, at_node), is_node | hit
-    return select(is_node, at_node, total / weight)
+        share = numerator / where(hit, 1.0, s - point)
+        return (total + share * value, weight + share, where(hit, value, at_node), is_node | hit), None
+
+    nodes = values, points(n).astype(s.dtype), barycentric_weights(n).astype(s.dtype)
+    (total, weight, at_node, is_node), _ = jax.lax.scan(add, (zero, zero, zero, jnp.array(False)), nodes, unroll=n)
+    return where(is_node, at_node, total / weight)
 
 
-def piecewise_cubic(s: Float[Array, ""], n: int) -> tuple[Int[Array, ""], Float[Array, " 4"]]:
-    """Interpolation at s between n >= 4 evenly spaced nodes on [-1, 1]: the cubic through four; linear outside.
+def piecewise_cubic(s: Float[Array, " M"], n: int) -> tuple[Int[Array, " M"], Float[Array, "M 4"]]:
+    """What is read at each s between n >= 4 evenly spaced nodes on [-1, 1]: cubics through four; straight on outside.
 
     Returns:
-        The first of the four nodes, and the share of each.
+        The first of the four nodes, and the share of each; of NumPy where s is.
     """
-    place = (s + 1.0) * (n - 1) / 2
-    first = jnp.clip(jnp.floor(place).astype(int) - 1, 0, n - 4)
-    inside = jnp.clip(place, 0.0, n - 1.0)
-    t = inside - first  # between 0 and 3
-    cubic = jnp.stack(
-        [
-            -(t - 1) * (t - 2) * (t - 3) / 6,
-            t * (t - 2) * (t - 3) / 2,
-            -t * (t - 1) * (t - 3) / 2,
-            t * (t - 1) * (t - 2) / 6,
-        ]
-    )
-    beyond = place - inside  # the last two nodes go on as they end
-    end = jnp.where(place < (n - 1) / 2, jnp.array([-1.0, 1.0, 0.0, 0.0]), jnp.array([0.0, 0.0, -1.0, 1.0]))
-    return first, cubic + beyond * end
+    xp: Any = np if isinstance(s, np.ndarray) else jnp
+    place = (s + 1.0) * ((n - 1) / 2)
+    first = xp.minimum(xp.maximum(xp.floor(place) - 1, 0), n - 4)
+    inside = xp.minimum(xp.maximum(place, 0.0), n - 1.0)
+    apart = (inside - first)[:, None, None] - _OTHERS.astype(s.dtype)
+    cubic = xp.prod(apart, axis=-1) * _OVER.astype(s.dtype)
+    beyond = place - inside  # the last two nodes go on as they end: it is negative at the first end
+    left, right = np.array([[-1, 1, 0, 0], [0, 0, -1, 1]], s.dtype)
+    ends = xp.minimum(beyond, 0.0)[:, None] * left + xp.maximum(beyond, 0.0)[:, None] * right
+    return first.astype(np.int32), cubic + ends
+
+
+_OTHERS = np.array([[j for j in range(4) if j != k] for k in range(4)])
+_OVER = np.array([-1 / 6, 1 / 2, -1 / 2, 1 / 6])  # the products of k - j over the others, inverted
 
 
 def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
@@ -96,7 +96,7 @@ def compress(values: Array, top: Array, scale: Any = 10.0) -> Array:
     It does not use log1p, and `expand` does not use expm1, because they are slower on a CPU, and the precision of small
     arguments does not matter here.
     """
-    return -scale * log(1.0 + (top - values) / scale)
+    return -scale * jnp.log(1.0 + (top - values) / scale)
 
 
 def expand(compressed: Array, top: Array, scale: Any = 10.0) -> Array:

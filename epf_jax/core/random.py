@@ -11,8 +11,7 @@ constant so that a key of zeros does not give zeros. Because of the last term b 
 as often as random ones do. And keys are split by threefry, as in jax, but written as one expression: XLA runs jax's
 version as a loop of tiny kernels on a CPU.
 
-`normal(key, shape)` is the quantile of a uniform, like `jax.random.normal`; on a CPU it uses
-`elementary.normal_quantile`.
+`normal(key, shape)` is what `jax.random.normal` is, the quantile of a uniform.
 
 The tests compare moments, independence across keys and counters, and distributions of a million draws with the law.
 """
@@ -26,9 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
-
-from epf_jax.core.elementary import erf_inv_quantile, normal_quantile
-from epf_jax.core.platforms import by_platform
 
 Words = UInt32[Array, "..."]
 
@@ -48,14 +44,22 @@ def threefry(key: PRNGKeyArray) -> PRNGKeyArray:
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -> Float[Array, "..."]:
     """Standard normals, float32 or float64."""
+    digits = jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).nmant
+    return normal_at(uniform(key, shape, dtype) * 2.0 + (2.0**-digits - 1.0))  # between -1 and 1, ends excluded
+
+
+def uniform(key: PRNGKeyArray, shape: tuple[int, ...] = (), dtype: Any = float) -> Float[Array, "..."]:
+    """Uniform numbers in [0, 1), float32 or float64: those of `jax.random.uniform`, in fewer equations."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    above_minus_one = np.nextafter(dtype.type(-1.0), dtype.type(0.0))
-    return normal_at(jax.random.uniform(key, shape, dtype, above_minus_one, 1.0))
+    size = 8 * dtype.itemsize
+    one = dtype.type(1.0).view(f"uint{size}")  # the random digits are those of a number from 1 to 2
+    digits = jax.random.bits(key, shape, one.dtype) >> (size - jnp.finfo(dtype).nmant)
+    return jax.lax.bitcast_convert_type(digits | one, dtype) - 1.0
 
 
 def normal_at(u: Float[Array, "..."]) -> Float[Array, "..."]:
     """Standard normals from uniform numbers between -1 and 1."""
-    return by_platform(u, cpu=normal_quantile, default=erf_inv_quantile)
+    return math.sqrt(2.0) * jax.lax.erf_inv(u)
 
 
 def between_ones(key: PRNGKeyArray, counters: Words, dtype: Any) -> Float[Array, "..."]:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from epf_jax.core.gaussian import rotation, solve_upper
+from epf_jax.core.gaussian import diagonal as diagonal_of
+from epf_jax.core.gaussian import root, rotation, solve_upper
 from epf_jax.core.polynomials import is_zero
 
 _MOST_NUMBERS = 6  # columns of a factor whose numbers stand alone
@@ -58,6 +59,8 @@ def scale_of_sum(*scales: Float[Array, "d _"]) -> Float[Array, "d d"]:
     In float32 the square of a large scale would leave nothing of a small noise.
     """
     dim = scales[0].shape[0]
+    if dim == 1:
+        return root(jnp.sum(jnp.concatenate(scales, axis=1) ** 2, axis=1, keepdims=True))
     return dense(add_rows(empty(dim, dim), [list(column) for scale in scales for column in scale.T])).T
 
 
@@ -111,7 +114,7 @@ def solve(R: Factor, b: Sequence[Any]) -> list[Float[Array, ""]]:
 
 def diagonal(R: Factor) -> list[Float[Array, ""]]:
     """The numbers on the diagonal, which are at least zero."""
-    return [row[0] for row in R] if isinstance(R, tuple) else list(jnp.diag(R))
+    return [row[0] for row in R] if isinstance(R, tuple) else list(diagonal_of(R))
 
 
 def last_column(R: Factor) -> list[Float[Array, ""]]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.interpolation import compress, expand, piecewise_cubic
@@ -21,12 +22,12 @@ LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old one
 class Around(NamedTuple):
     """The nodes around G places, and their interpolation weights."""
 
-    nodes: Int[Array, "G 4^P"]
-    shares: Float[Array, "G 4^P"]
+    nodes: Int[Array | np.ndarray, "G 4^P"]
+    shares: Float[Array | np.ndarray, "G 4^P"]
 
     def read(self, squeezed: Float[Array, " K"]) -> Float[Array, " G"]:
         """Interpolate by cubics, but never far above all nodes around, as a cubic would be beside a cliff."""
-        values = squeezed[self.nodes]
+        values = squeezed.at[self.nodes].get(mode="clip", wrap_negative_indices=False)
         return jnp.minimum(jnp.sum(self.shares * values, axis=1), jnp.max(values, axis=1) + _ABOVE)
 
 
@@ -45,14 +46,14 @@ class Between(NamedTuple):
         reach: how many posterior standard deviations a new box extends along every coordinate.
     """
 
-    nodes: Float[Array, "K P"]
-    at: Float[Array, "G P"]
+    nodes: Float[np.ndarray, "K P"]
+    at: Float[np.ndarray, "G P"]
     around: Around
-    nearest: Int[Array, " G"]
+    nearest: Int[np.ndarray, " G"]
     around_each: Callable[[Any], Around]
     corners: Callable[[Any], Around]
-    cell: Float[Array, " P"]
-    reach: Float[Array, " P"]
+    cell: Float[np.ndarray, " P"]
+    reach: Float[np.ndarray, " P"]
 
     def read(self, log_likelihood: Float[Array, " K"]) -> Float[Array, " G"]:
         """Log L at the G points."""
@@ -63,42 +64,48 @@ class Between(NamedTuple):
         """Log L at each s. Outside of the box it goes on linearly from the edge, but never upwards."""
         top = jnp.max(log_likelihood)
         squeezed = _squeezed(log_likelihood, top)
-        inside, straight_on = (self.around_each(at).read(squeezed) for at in (jnp.clip(s, -1.0, 1.0), s))
+        inside, straight_on = (
+            self.around_each(at).read(squeezed) for at in (jnp.minimum(jnp.maximum(s, -1.0), 1.0), s)
+        )
         values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - LOWEST, top, _SCALE))
         return expand(values, top, _SCALE)
 
 
 def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Between:
     """`Between` for given numbers of nodes and points, and the reach of boxes."""
-    dim = len(counts)
-    grid = [jnp.linspace(-1.0, 1.0, n) for n in counts]
-    nodes = jnp.stack(jnp.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
-    at = jnp.asarray(2.0 * lattice(num_points, dim) - 1.0, float)
+    dim, dtype = len(counts), jax.dtypes.canonicalize_dtype(float)
+    grid = [np.linspace(-1.0, 1.0, n, dtype=dtype) for n in counts]
+    nodes = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
+    at = (2.0 * lattice(num_points, dim) - 1.0).astype(dtype)
 
-    def product_of(shares, where):
-        where = jnp.meshgrid(*where, indexing="ij")
-        product = reduce(lambda a, b: a[..., None] * b, shares)
-        return Around(jnp.ravel_multi_index(where, counts, mode="clip").ravel(), product.ravel())
+    def product_of(parts):
+        """Nodes and shares along the coordinates, each (first node, shares of it and the next ones), multiplied out."""
+        found = Around(np.zeros((1, 1), np.int32), np.ones((1, 1), dtype))
+        for n, (first, shares) in zip(counts, parts, strict=True):
+            along = first[:, None] + np.arange(shares.shape[1], dtype=np.int32)
+            nodes = found.nodes[..., None] * n + along[:, None]
+            product = found.shares[..., None] * shares[:, None]
+            found = Around(*(part.reshape(len(along), -1) for part in (nodes, product)))
+        return found
 
     def around(s):
-        first, shares = zip(*(piecewise_cubic(s[i], n) for i, n in enumerate(counts)), strict=True)
-        return product_of(shares, [f + jnp.arange(4) for f in first])
+        return product_of([piecewise_cubic(s[:, i], n) for i, n in enumerate(counts)])
 
     def corners(s):
-        places = [jnp.clip((s[i] + 1.0) / 2.0, 0.0, 1.0) * (n - 1) for i, n in enumerate(counts)]
-        first = [jnp.clip(jnp.floor(p), 0, n - 2).astype(int) for p, n in zip(places, counts, strict=True)]
-        shares = [jnp.stack([f + 1 - p, p - f]) for p, f in zip(places, first, strict=True)]
-        return product_of(shares, [f + jnp.arange(2) for f in first])
+        def along(s, n):
+            place = jnp.minimum(jnp.maximum((s + 1.0) * ((n - 1) / 2), 0.0), n - 1.0)
+            first = jnp.minimum(jnp.floor(place), n - 2)
+            return first.astype(jnp.int32), jnp.stack([first + 1 - place, place - first], axis=1)
 
-    def nearest_to(s):
-        where = [jnp.argmin(jnp.abs(s[i] - axis)) for i, axis in enumerate(grid)]
-        return jnp.ravel_multi_index(where, counts, mode="clip")
+        return product_of([along(s[:, i], n) for i, n in enumerate(counts)])
 
-    cell = jnp.asarray([2.0 / (n - 1) for n in counts], float)
+    nearest = np.zeros(num_points, np.int32)
+    for i, n in enumerate(counts):
+        nearest = nearest * n + np.argmin(np.abs(at[:, i, None] - grid[i]), axis=1).astype(np.int32)
+    cell = np.array([2.0 / (n - 1) for n in counts], dtype)
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
-    reaches = jnp.asarray([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], float)
-    around_each, nearest = jax.vmap(around), jax.vmap(nearest_to)(at)
-    return Between(nodes, at, around_each(at), nearest, around_each, jax.vmap(corners), cell, reaches)
+    reaches = np.array([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], dtype)
+    return Between(nodes, at, around(at), nearest, around, corners, cell, reaches)
 
 
 def roughness(

@@ -26,7 +26,15 @@ import jax
 import jax.numpy as jnp
 
 from epf_jax.core.checks import frames_to_user
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
+from epf_jax.core.choice import where
+from epf_jax.filters.filter import (
+    Filter,
+    build_filter,
+    check_filter_arguments,
+    spread_of,
+    start,
+    step_info,
+)
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.path_terms import warn_if_not_inspectable
@@ -180,40 +188,43 @@ def parameter_filter(
     if sampler is not None:
         statistic = with_sampler(statistic, model, sampler)
     N, look_ahead = num_particles, proposal.look_ahead
+    moves = statistic.moves and model.parameters.dim > 0
 
     def init(key):
         return start(key, model, N, statistic.init, proposal.draw)
 
     def step(key, state, y, u):
-        key_resample, key_state, key_blind, key_update, key_theta = jax.random.split(key, 5)
+        keys = jax.random.split(key, 5)  # to resample, move, move blindly, update and redraw: taken out where needed
         x_prev, theta, S, log_weights = state.x, state.theta, state.S, state.log_weights
-        weighings = []
+        keeps, weighings = bool(jax.tree.leaves(S)), []
 
         if look_ahead is not None:
             g = jax.vmap(lambda theta, x: look_ahead(model, theta, x, y, u))(theta, x_prev)
             weighings.append(reweight(log_weights, g))
-            selection = select(key_resample, resample, weighings[-1], (x_prev, theta, S), place=(x_prev, theta))
+            selection = select(keys[0], resample, weighings[-1], (x_prev, theta, S), place=(x_prev, theta))
             (x_prev, theta, S), log_weights = selection.particles, selection.log_weights
             y = missing_where(weighings[-1].collapsed, y)
 
-        x = propagate(key_state, proposal, model, theta, x_prev, y, u)
+        x = propagate(keys[1], proposal, model, theta, x_prev, y, u)
         if not proposal.even:
             w = jax.vmap(lambda th, x_prev, x: proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)
             weighings.append(reweight(log_weights, w))
             log_weights = weighings[-1].log_weights
 
         if look_ahead is None:
-            collapsed = weighings[-1].collapsed
+            lost = weighings[-1].collapsed
             if not proposal.blind:  # a draw that looked at an impossible observation is drawn again without it
-                blind = partial(propagate_blindly, key_blind, model, theta, x_prev, u)
-                x = jax.lax.cond(collapsed, blind, lambda: x)
-            selection = select(key_resample, resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
+                blind = partial(propagate_blindly, keys[2], model, theta, x_prev, u)
+                x = jax.lax.cond(lost, blind, lambda: x)
+            x_prev = x_prev if keeps else ()
+            selection = select(keys[0], resample, weighings[-1], (x_prev, x, theta, S), place=(x, theta))
             (x_prev, x, theta, S), log_weights = selection.particles, selection.log_weights
-            y = missing_where(collapsed, y)
+            y = missing_where(lost, y) if keeps else y
 
-        new = updated(statistic, key_update, S, theta, x_prev, x, y, u, log_weights, state.t + 1)
-        S = _unless_impossible(weighings, y, new, S)
-        theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)
+        if keeps:
+            new = updated(statistic, keys[3], S, theta, x_prev, x, y, u, log_weights, state.t + 1)
+            S = _unless_impossible(weighings, y, new, S)
+        theta, drawn = redraw(keys[4], statistic, model.parameters, S, theta, state) if moves else (theta, no_draw())
         info = step_info(selection, *weighings, drawn=drawn)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, state.t + 1), info
 
@@ -240,13 +251,11 @@ def _unless_impossible(weighings, y, new, S):
     if jnp.issubdtype(y.dtype, jnp.floating):
         return new
     collapsed = jnp.any(jnp.stack([w.collapsed for w in weighings]))
-    return jax.tree.map(lambda old, new: jnp.where(collapsed, old, new), S, new)
+    return jax.tree.map(lambda old, new: where(collapsed, old, new), S, new)
 
 
 def redraw(key, statistic, coordinates, S, theta, before):
     """Redraw every particle's theta given its statistic, starting from its current value."""
-    if coordinates.dim == 0 or not statistic.moves:
-        return theta, no_draw()
     spread = spread_of(coordinates, before)
     if statistic.sample_all is not None:
         return statistic.sample_all(key, S, theta, spread)

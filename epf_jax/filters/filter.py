@@ -1,13 +1,13 @@
 """`Filter`, and `build_filter`, which every filter is built by."""
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_key, check_whole_number
 from epf_jax.core.densities import sample_each
@@ -94,7 +94,7 @@ def start_at(
     draw: Callable = sample_each,
 ) -> FilterState:
     """The state before any observation for given parameters, a row for each particle; only x_0 is drawn."""
-    rows = (theta, jnp.arange(num_particles))
+    rows = (theta, None if jax.tree.leaves(theta) else jnp.arange(num_particles))
     x = draw(key, lambda theta, _: model.initial(theta), num_particles, *rows)
     x = x.astype(model.shapes.x.dtype)
     log_weights = uniform_log_weights(num_particles)
@@ -207,12 +207,17 @@ def step_info(selection: Selection, *weighings: Weighing, drawn: SampleInfo) -> 
         resampled=selection.resampled,
         ancestors=selection.ancestors,
         acceptance=drawn.acceptance,
-        num_bad_weights=jnp.sum(jnp.stack([w.num_bad for w in weighings])),
+        num_bad_weights=reduce(jnp.add, [w.num_bad for w in weighings]),
         num_bad_densities=drawn.num_bad,
-        collapsed=jnp.any(jnp.stack([w.collapsed for w in weighings])),
-        log_increment=jnp.sum(jnp.stack([w.log_increment for w in weighings])) + selection.log_increment,
+        collapsed=collapsed(weighings),
+        log_increment=reduce(jnp.add, [w.log_increment for w in weighings]) + selection.log_increment,
         overflowed=jnp.array(False),
     )
+
+
+def collapsed(weighings: Sequence[Weighing]) -> Bool[Array, ""]:
+    """Whether every weight was zero at any of a step's weighings."""
+    return reduce(jnp.logical_or, [w.collapsed for w in weighings])
 
 
 def edge_of_box(model: StateSpaceModel, statistic: Statistic, state: FilterState) -> Float[Array, " P"]:

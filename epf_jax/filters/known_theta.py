@@ -16,6 +16,7 @@ from Gaussian, which no number of points mends.
 import itertools
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.checks import check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.core.gaussian import cholesky, condition, linear_parts, moments
+from epf_jax.core.random import uniform
 from epf_jax.core.triangular import scale_of_sum
 from epf_jax.filters.bootstrap import bootstrap_filter
 from epf_jax.filters.filter import start_at
@@ -55,7 +58,7 @@ class KnownTheta(NamedTuple):
     start: Callable[[PRNGKeyArray, Theta], Any]
     step: Callable[..., tuple[Any, StepInfo]]
     between: Callable[[Theta, Any, Float[Array, " k"]], Any]
-    pick: Callable[[PRNGKeyArray, Any, Int[Array, " G"]], Float[Array, "G *x"]]
+    pick: Callable[[PRNGKeyArray, Any, Int[Array | np.ndarray, " G"]], Float[Array, "G *x"]]
     description: str
     model: StateSpaceModel
     num_particles: int = 0
@@ -94,7 +97,8 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
         return states, info._replace(**shares)
 
     def between(theta, some, shares):
-        nearest = jax.tree.map(lambda leaf: leaf[jnp.argmax(shares)], some)  # particles have no average
+        at = jnp.argmax(shares)  # particles have no average
+        nearest = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, at, keepdims=False), some)
         return nearest._replace(theta=for_each(theta))
 
     def pick(key, states, which):
@@ -102,9 +106,9 @@ def particles(model: StateSpaceModel, num_particles: int, proposal: Proposal, re
         log_weights = jax.lax.optimization_barrier(jax.lax.stop_gradient(states.log_weights))
         below = jnp.cumsum(jnp.exp(log_weights), axis=1)
         below = below / below[:, -1:]
-        level = (_levels(len(which), 1)[:, 0] + jax.random.uniform(key)) % 1.0
+        level = (_levels(len(which), 1)[:, 0].astype(below.dtype) + uniform(key)) % 1.0
         chosen = jnp.sum(below[which] < level[:, None], axis=1)
-        return states.x[which, jnp.minimum(chosen, num_particles - 1)]
+        return states.x.at[which, chosen].get(mode="clip", wrap_negative_indices=False)
 
     description = (
         f"with {num_particles} particles each, proposal {proposal.name}, resampling {resampler_name(resample)}"
@@ -208,15 +212,16 @@ def _by_laws(model: StateSpaceModel, predict: Callable, description: str) -> Kno
         observed = linear_parts(lambda x: model.observation(law.theta, x, u), x_shape, x_dtype)
         *seen, log_density = condition(*blind, *observed, jnp.ravel(y))
         collapsed = ~jnp.isfinite(log_density)
-        parts = (jnp.where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
+        parts = (where(collapsed, b, s) for b, s in zip(blind, seen, strict=True))
         return Gaussian(law.theta, *as_floats(parts)), _reported(collapsed, log_density)
 
     def between(theta, some, shares):
         return Gaussian(theta, shares @ some.mean, jnp.tensordot(shares, some.scale_tril, axes=1))
 
     def pick(key, laws, which):
-        normal = jax.scipy.special.ndtri(_levels(len(which), dim))
-        x = laws.mean[which] + jnp.sum(laws.scale_tril[which] * normal[:, None, :], axis=-1)
+        normal = np.vectorize(NormalDist().inv_cdf)(_levels(len(which), dim)).astype(laws.mean.dtype)
+        mean, scale_tril = (part.at[which].get(mode="clip", wrap_negative_indices=False) for part in laws[1:])
+        x = mean + jnp.sum(scale_tril * normal[:, None, :], axis=-1)
         return x.reshape(len(which), *x_shape).astype(x_dtype)
 
     return KnownTheta(start, step, between, pick, description, model)
@@ -247,15 +252,15 @@ def _reported(collapsed, log_density):
         resampled=jnp.array(False),
         ancestors=none,
         acceptance=jnp.ones(()),
-        num_bad_weights=jnp.where(jnp.isnan(log_density), 1.0, 0.0),
+        num_bad_weights=where(jnp.isnan(log_density), 1.0, 0.0),
         num_bad_densities=none,
         collapsed=collapsed,
-        log_increment=jnp.where(collapsed, -jnp.inf, log_density),
+        log_increment=where(collapsed, -jnp.inf, log_density),
         overflowed=jnp.array(False),
     )
 
 
-def _levels(num: int, dim: int) -> Float[Array, "G d"]:
+def _levels(num: int, dim: int) -> Float[np.ndarray, "G d"]:
     """Levels that fill (0, 1) evenly, in an order that has nothing to do with that of a lattice of theta."""
     primes: list[int] = []
     candidates = itertools.count(2)
@@ -263,4 +268,4 @@ def _levels(num: int, dim: int) -> Float[Array, "G d"]:
         number = next(candidates)
         primes += [number] * all(number % prime for prime in primes)
     steps = np.sqrt(np.array(primes, float))
-    return jnp.asarray((np.arange(num)[:, None] + 0.5) * steps % 1.0, float)
+    return (np.arange(num)[:, None] + 0.5) * steps % 1.0

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_signature
+from epf_jax.core.choice import where
 from epf_jax.core.densities import observed_log_prob, sample_each
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.random import normal
@@ -95,8 +96,8 @@ def liu_west_filter(
             g = jax.vmap(lambda m, x: _look_ahead(model, coordinates.to_theta(m), x, y, u))(m, x_prev)
             first = reweight(log_weights, g)
             # A look-ahead that rules out every particle is only a bad guess: it is passed over, nothing has collapsed.
-            g = jnp.where(first.collapsed | ~jnp.isfinite(g), 0.0, g)
-            weighings.append(first._replace(log_increment=jnp.where(first.collapsed, 0.0, first.log_increment)))
+            g = where(first.collapsed | ~jnp.isfinite(g), 0.0, g)
+            weighings.append(first._replace(log_increment=where(first.collapsed, 0.0, first.log_increment)))
             selection = select(key_resample, resample, weighings[-1], (x_prev, m, g), place=(x_prev, m))
             (x_prev, m, g), log_weights = selection.particles, selection.log_weights
 
@@ -130,7 +131,7 @@ def _look_ahead(model: StateSpaceModel, theta: Any, x_prev: Array, y: Array, u: 
     if mean is None and location is None:
         kind = type(transition).__name__
         raise ValueError(f"auxiliary: the transition, a {kind}, has neither mean nor loc to look ahead by.")
-    mu: Any = location if mean is None else mean if location is None else jnp.where(jnp.isfinite(mean), mean, location)
+    mu: Any = location if mean is None else mean if location is None else where(jnp.isfinite(mean), mean, location)
     mu = jnp.broadcast_to(mu, jnp.shape(x_prev)).astype(x_prev.dtype)
     return observed_log_prob(model.observation(theta, mu, u), y)
 

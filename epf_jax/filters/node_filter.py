@@ -33,7 +33,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive, check_whole_number
-from epf_jax.core.gaussian import cholesky, solve_lower
+from epf_jax.core.choice import where
+from epf_jax.core.gaussian import cholesky, diagonal, diagonal_matrix, solve_lower
 from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments
 from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
@@ -138,7 +139,7 @@ def node_filter(
         key_inner, key_report = jax.random.split(key)
         # The prior enters by its density at the nodes: they would only add noise, if they moved with it in a gradient.
         low, high = jax.lax.stop_gradient(coordinates.box)
-        centre, axes = 0.5 * (low + high), jnp.diag(0.5 * (high - low))
+        centre, axes = 0.5 * (low + high), diagonal_matrix(0.5 * (high - low))
         filters = jax.vmap(lambda z: inner.start(key_inner, coordinates.to_theta(z)))(centre + between.nodes @ axes.T)
         S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
         log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
@@ -154,7 +155,7 @@ def node_filter(
         taken = _look_closer(coordinates, between, inner, take, num_looks - 1, state.S)
         S, log_weights, info = taken.S, taken.log_weights, taken.info
         collapsed = jnp.all(info.collapsed)
-        log_increment = jnp.where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
+        log_increment = where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
 
         def on_average(shares):
             return num_points * (jnp.exp(log_weights) @ shares[between.nearest])
@@ -248,9 +249,9 @@ def _take(coordinates, between, step, S):
     """One step of every node's filter, and the interpolated posterior."""
     filters, info = jax.vmap(step)(S.filters)
     collapsed = jnp.all(info.collapsed)
-    lowest = jnp.min(jnp.where(info.collapsed, jnp.inf, info.log_increment))
-    increments = jnp.where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
-    log_likelihood = S.log_likelihood + jnp.where(collapsed, 0.0, increments)
+    lowest = jnp.min(where(info.collapsed, jnp.inf, info.log_increment))
+    increments = where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
+    log_likelihood = S.log_likelihood + where(collapsed, 0.0, increments)
     highest = jnp.max(log_likelihood)
     S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
     log_weights, log_mass = _weigh(coordinates, between, S)
@@ -260,24 +261,26 @@ def _take(coordinates, between, step, S):
 
 def _look_closer(coordinates, between, inner, take, num_more, S):
     """A step, repeated on finer grids while the posterior is too narrow for the nodes, `num_looks` times at most."""
+    if num_more == 0:
+        return take(S)
 
-    def again(_, known):
+    def look(k, known):
         before, taken = known
         seen = _flattened(taken.log_weights)
 
         def finer():
-            closer = _moved(coordinates, between, inner, before, *_closer(between, before, seen))
+            return _moved(coordinates, between, inner, before, *_closer(between, before, seen))
+
+        def taken_of_it():
+            closer = jax.lax.cond(k == 0, lambda: before, finer)
             return closer, take(closer)
 
         # At the box's edge all that is seen of the posterior is its near side: the box has to grow first.
         sensible = _is_narrow(between, taken) & (_mass_at_edge(between, seen) < _BEYOND)
-        return jax.lax.cond(sensible, finer, lambda: known)
+        return jax.lax.cond((k == 0) | sensible, taken_of_it, lambda: known)
 
-    taken = take(S)
-    if num_more == 0:
-        return taken
-    narrow = _is_narrow(between, taken)
-    return jax.lax.cond(narrow, lambda: jax.lax.fori_loop(0, num_more, again, (S, taken))[1], lambda: taken)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, S))
+    return jax.lax.fori_loop(0, 1 + num_more, look, (S, nothing))[1]
 
 
 def _flattened(log_weights):
@@ -297,7 +300,7 @@ def _weigh_by(coordinates, between, S, log_likelihood):
     z = S.centre + between.at @ S.axes.T
     log_p = log_likelihood + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
-    log_cell = jnp.sum(jnp.log(jnp.diag(S.axes))) - math.log(len(between.at))  # but for a constant
+    log_cell = jnp.sum(jnp.log(diagonal(S.axes))) - math.log(len(between.at))  # but for a constant
     return log_p - total, total + log_cell
 
 
@@ -305,14 +308,14 @@ def _replace(coordinates, between, inner, taken):
     """Nodes on the posterior's own axes if it has become narrow or reaches the edge; the weights of their points."""
     S, log_weights = taken.S, taken.log_weights
     edge = _mass_at_edge(between, log_weights)
-    narrow = (jnp.prod(jnp.diag(taken.scale_tril) * between.reach) < _SMALLER) | _is_narrow(between, taken)
+    narrow = (jnp.prod(diagonal(taken.scale_tril) * between.reach) < _SMALLER) | _is_narrow(between, taken)
 
     def looked_at():
         mean, axes, at_edge, fits = _new_box(coordinates, between, taken, edge)
         new = _moved(coordinates, between, inner, S, mean, axes)
         new_weights, log_mass = _weigh(coordinates, between, new)
         moves = at_edge | (fits & narrow)
-        kept = lambda new, old: jnp.where(moves, new, old)  # noqa: E731
+        kept = lambda new, old: where(moves, new, old)  # noqa: E731
         return jax.tree.map(kept, (new._replace(log_mass=log_mass), new_weights), (S, log_weights))
 
     return jax.lax.cond(narrow | (edge > _EDGE), looked_at, lambda: (S, log_weights))
@@ -330,7 +333,7 @@ def _new_box(coordinates, between, taken, edge):
     spread, (low, high) = jnp.sum(jnp.abs(grown), axis=1), coordinates.box
     inside = jnp.all((centre - spread >= low) & (centre + spread <= high))
     at_edge = (edge > _AGAINST_THE_PRIOR) | (inside & (edge > _EDGE))
-    return jnp.where(at_edge, centre, mean), jnp.where(at_edge, grown, narrower), at_edge, fits
+    return where(at_edge, centre, mean), where(at_edge, grown, narrower), at_edge, fits
 
 
 def _moved(coordinates, between, inner, S, centre, axes):
@@ -339,7 +342,7 @@ def _moved(coordinates, between, inner, S, centre, axes):
     values = between.read_at(S.log_likelihood, old)
     nodes, shares = between.corners(old)
     theta = jax.vmap(coordinates.to_theta)(centre + between.nodes @ axes.T)
-    around = jax.tree.map(lambda leaf: leaf[nodes], S.filters)
+    around = jax.tree.map(lambda leaf: leaf.at[nodes].get(mode="clip", wrap_negative_indices=False), S.filters)
     return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.between)(theta, around, shares))
 
 
@@ -357,14 +360,14 @@ def _spread(between, log_weights):
 
 def _is_narrow(between, taken):
     """Whether the posterior is too narrow for the nodes in some direction, and would be wider on a new box."""
-    return jnp.any(jnp.diag(taken.scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
+    return jnp.any(diagonal(taken.scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
 
 
 def _closer(between, S, log_weights):
     """A box around the posterior that extends at least 1.5 cells to either side, the precision of the old grid."""
     mean, scale_tril = _spread(between, log_weights)
-    least = jnp.maximum(1.5 * between.cell - between.reach * jnp.diag(scale_tril), 0.0)
-    sides = scale_tril * between.reach + jnp.diag(least)
+    least = jnp.maximum(1.5 * between.cell - between.reach * diagonal(scale_tril), 0.0)
+    sides = scale_tril * between.reach + diagonal_matrix(least)
     sides = sides / jnp.maximum(jnp.max(jnp.abs(sides), axis=0), 1.0)  # none longer than those of the box that is there
     return S.centre + S.axes @ mean, S.axes @ sides
 

@@ -40,6 +40,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.checks import check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.filters.extended_parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
 from epf_jax.filters.memory import check_input
@@ -80,7 +81,7 @@ class Window(NamedTuple):
     @property
     def observed(self) -> Float[Array, "L *y"]:
         """The observations, with NaN where missing."""
-        return jnp.where(self.seen, self.y, jnp.nan)
+        return where(self.seen, self.y, jnp.nan)
 
 
 def practical_filter(
@@ -224,7 +225,7 @@ def _extend(key, key_blind, model, proposal, state, y, u):
         w += jax.vmap(lambda th, x_prev: proposal.look_ahead(model, th, x_prev, y, u))(theta, x_prev)
     weighing = reweight(state.log_weights, w)
     blind = propagate_blindly(key_blind, model, theta, x_prev, u)
-    return jnp.where(weighing.collapsed, blind, x), weighing
+    return where(weighing.collapsed, blind, x), weighing
 
 
 def _slide(window: Window, x: Array, y: Array, u: Any) -> Window:
@@ -241,7 +242,7 @@ def _slide(window: Window, x: Array, y: Array, u: Any) -> Window:
     seen = ~jnp.isnan(y)
     return window._replace(
         x=push(window.x, x),
-        y=push_all(window.y, jnp.where(seen, y, 0.0)),
+        y=push_all(window.y, where(seen, y, 0.0)),
         seen=push_all(window.seen, seen),
         u=jax.tree.map(push_all, window.u, u),
     )

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.core.derivatives import forward_gradient
 from epf_jax.filters.extended_parameter import parameter_filter
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of
@@ -113,7 +114,7 @@ def resample_move_filter(
 
             if not sampler.uses_gradient:
                 return log_density
-            return forward_gradient(lambda z: jnp.where(num_steps > 0, log_density(z), _of_spread(spread, z)))
+            return forward_gradient(lambda z: where(num_steps > 0, log_density(z), _of_spread(spread, z)))
 
         z = jax.vmap(coordinates.to_vector)(theta)
         z, moves = each_particle(sampler, key, z, jnp.arange(N, dtype=jnp.int32), log_target, spread)
@@ -136,10 +137,10 @@ def resample_move_filter(
         theta, moves = jax.lax.cond(
             due,
             # In a batch, runs that are not due are moved as well, and not heard of: they go back over no steps.
-            lambda: move(key_move, state.theta, spread, genealogy, jnp.where(due, t, 0)),
+            lambda: move(key_move, state.theta, spread, genealogy, where(due, t, 0)),
             lambda: (state.theta, no_draw()),
         )
-        acceptance = jnp.where(due, moves.acceptance, jnp.nan)
+        acceptance = where(due, moves.acceptance, jnp.nan)
         info = info._replace(acceptance=acceptance, num_bad_densities=moves.num_bad, overflowed=t > max_steps)
         return state._replace(theta=theta, S=genealogy), info
 

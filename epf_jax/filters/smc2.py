@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.core.random import normal
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each, step_each
@@ -147,14 +148,14 @@ def smc2_filter(
         untouched = Rejuvenated(theta, filters, log_evidence, level, selection.log_weights, no_draw())
         theta, filters, log_evidence, level, log_weights, moves = jax.lax.cond(
             due,
-            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, jnp.where(due, t, 0)),
+            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, where(due, t, 0)),
             lambda: untouched,
         )
 
         x = sizes[-1].pick(key_state, filters, jnp.arange(N))
         info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.ceil(jnp.sum(steps.num_bad_weights)).astype(int)
-        acceptance = jnp.where(due, info.acceptance, jnp.nan)
+        acceptance = where(due, info.acceptance, jnp.nan)
         info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
         S = NestedFilters(filters, log_evidence, level, memory)
         return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from epf_jax.core.choice import where
 from epf_jax.core.densities import components_of, is_discrete, support_of_each
 from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array
 from epf_jax.models.state_space import StateSpaceModel, example_input
@@ -116,4 +117,4 @@ def as_observation(y: Any, expected: Any) -> Array:
 
 def missing_where(condition: Any, y: Array) -> Array:
     """y, with NaN (missing) where the condition holds; integers have no NaN and stay."""
-    return jnp.where(condition, jnp.nan, y) if jnp.issubdtype(y.dtype, jnp.floating) else y
+    return where(condition, jnp.nan, y) if jnp.issubdtype(y.dtype, jnp.floating) else y

@@ -22,6 +22,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.checks import brief
+from epf_jax.core.choice import where
+from epf_jax.core.densities import draw, log_of_normal
 from epf_jax.core.gammas import with_own_gammas
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.naming import component_names, named_leaves
@@ -106,10 +108,9 @@ def parameters(prior: Any) -> Parameters:
     dim = offsets[-1]
 
     def split(z):
-        return [
-            z[start : start + leaf.size].reshape(leaf.unconstrained_shape)
-            for start, leaf in zip(offsets, leaves, strict=False)
-        ]
+        xp: Any = np if isinstance(z, np.ndarray) else jnp
+        parts = xp.split(z, offsets[1:-1]) if leaves else []
+        return [part.reshape(leaf.unconstrained_shape) for part, leaf in zip(parts, leaves, strict=True)]
 
     def to_theta(z):
         # A model may index its theta by traced numbers, which an array of NumPy's, as the centre is, does not take.
@@ -135,9 +136,9 @@ def parameters(prior: Any) -> Parameters:
         return total
 
     def log_prior(z):
-        total = log_jacobian(z)
+        total = jnp.zeros(())
         for leaf, part in zip(leaves, split(z), strict=True):
-            total += _log_density(leaf, leaf.transform(part))
+            total += _log_density_of_z(leaf, part)
         return total
 
     def sample(key, num):
@@ -231,10 +232,14 @@ class _Turned:
         return self._transform.log_abs_det_jacobian(z, self._transform(z))
 
 
-def _log_density(leaf: _Leaf, value):
-    """The prior's log-density, which is defined for angles between -pi and pi only."""
+def _log_density_of_z(leaf: _Leaf, z):
+    """That of the prior in unconstrained coordinates; a prior of angles knows those between -pi and pi alone."""
+    if type(leaf.prior) in (dist.Normal, dist.LogNormal):  # whose logarithm is Normal, and is z
+        return jnp.sum(log_of_normal(z - leaf.prior.loc, leaf.prior.scale))
+    value = leaf.transform(z)
+    log_jacobian = jnp.sum(leaf.transform.log_abs_det_jacobian(z, value))
     value = _between_pi(value) if isinstance(leaf.transform, _Turned) else value
-    return jnp.sum(leaf.prior.log_prob(value))
+    return log_jacobian + jnp.sum(leaf.prior.log_prob(value))
 
 
 def _between_pi(angle):
@@ -286,7 +291,7 @@ def _inverse(leaf: _Leaf, value):
 def _draws(leaf: _Leaf, key, num):
     d = leaf.prior
     if isinstance(d, dist.Distribution):
-        draws = jnp.asarray(with_own_gammas(lambda key: guarded(d).sample(key, (num,)), key), float)
+        draws = jnp.asarray(draw(key, guarded(d), (num,)), float)
         return leaf.transform.told(draws) if isinstance(leaf.transform, _Turned) else draws
     return jnp.asarray(jax.vmap(partial(with_own_gammas, d.sample))(jax.random.split(key, num)), float)
 
@@ -299,10 +304,10 @@ def _inside(transform: Any, draws: Array) -> Array:
     z = there(jax.lax.stop_gradient(draws))  # what is moved depends on nothing any more
     at_edge = jnp.isinf(z)
     positive = isinstance(getattr(transform, "base_transform", transform), dist.transforms.ExpTransform)
-    moved = back(jnp.where(at_edge, jnp.clip(z, *((-80.0, 80.0) if positive else (-15.0, 15.0))), z))
+    moved = back(where(at_edge, jnp.clip(z, *((-80.0, 80.0) if positive else (-15.0, 15.0))), z))
     still = jnp.isinf(there(moved))  # numbers far from zero are further apart
-    moved = jnp.where(_over(still, moved), back(jnp.clip(z, -5.0, 5.0)), moved)
-    return jnp.where(_over(at_edge, draws), moved, draws)
+    moved = where(_over(still, moved), back(jnp.clip(z, -5.0, 5.0)), moved)
+    return where(_over(at_edge, draws), moved, draws)
 
 
 def _over(flags: Array, draws: Array) -> Array:
@@ -335,9 +340,9 @@ def theta_inside(coordinates: Parameters, z: Float[Array, " P"], otherwise: Thet
     if coordinates.is_real:
         return theta
     # Numbers below the smallest normal one are written down as zero, which is a bound of many.
-    stored = jax.tree.map(lambda a: jnp.where(jnp.abs(a) < jnp.finfo(a.dtype).tiny, 0.0, a), theta)
+    stored = jax.tree.map(lambda a: where(jnp.abs(a) < jnp.finfo(a.dtype).tiny, 0.0, a), theta)
     inside = jnp.all(jnp.isfinite(coordinates.to_vector(stored)))
-    return jax.tree.map(lambda new, old: jnp.where(inside, new, old), theta, otherwise)
+    return jax.tree.map(lambda new, old: where(inside, new, old), theta, otherwise)
 
 
 def evaluated(function: Callable, *arguments: Any) -> Any:

@@ -20,6 +20,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.checks import frames_to_user, in_full
+from epf_jax.core.choice import where
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
@@ -257,9 +258,9 @@ def whiten(gaussian: GaussianTerm, value: Array, scale_tril: Float[Array, "d d"]
     if gaussian.dim == 1 and gaussian.term.name != "observation":
         return (value, *rows, scale_tril)
     silent = is_silent(gaussian, value, scale_tril)
-    marked = jnp.where(silent, jnp.nan, 0.0)
+    marked = where(silent, jnp.nan, 0.0)
     if gaussian.diagonal:
-        scale_tril = jnp.diag(jnp.where(silent, 1.0, jnp.diag(scale_tril)))
+        scale_tril = jnp.diag(where(silent, 1.0, jnp.diag(scale_tril)))
     else:
         scale_tril = mask_covariance(marked, scale_tril)
     return (*mask_missing(marked, value, *rows)[1:], scale_tril)

@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_signature, in_full
+from epf_jax.core.choice import where
 from epf_jax.core.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
@@ -98,10 +99,10 @@ class _Either(NamedTuple):
     second: Any
 
     def sample(self, key):
-        return jnp.where(self.flag, self.first.sample(key), self.second.sample(key))
+        return where(self.flag, self.first.sample(key), self.second.sample(key))
 
     def log_prob(self, x):
-        return jnp.where(self.flag, log_prob(self.first, x), log_prob(self.second, x))
+        return where(self.flag, log_prob(self.first, x), log_prob(self.second, x))
 
 
 def _either(flag: Any, first: Any, second: Any) -> Any:
@@ -111,7 +112,7 @@ def _either(flag: Any, first: Any, second: Any) -> Any:
         return jax.tree.structure(d), [jnp.shape(leaf) for leaf in jax.tree.leaves(d)]
 
     if isinstance(first, dist.Distribution) and form(first) == form(second):
-        return jax.tree.map(partial(jnp.where, flag), first, second)
+        return jax.tree.map(partial(where, flag), first, second)
     return _Either(flag, first, second)
 
 
@@ -128,7 +129,7 @@ def blind_to_missing(proposal: Proposal) -> Proposal:
         return _either(jnp.all(jnp.isnan(y)), model.transition(theta, x_prev, u), seen)
 
     def log_weight(model, theta, x_prev, x, y, u):
-        return jnp.where(jnp.all(jnp.isnan(y)), 0.0, proposal.log_weight(model, theta, x_prev, x, y, u))
+        return where(jnp.all(jnp.isnan(y)), 0.0, proposal.log_weight(model, theta, x_prev, x, y, u))
 
     return proposal._replace(distribution=distribution, log_weight=log_weight)
 

@@ -24,11 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.checks import brief
+from epf_jax.core.choice import where
 from epf_jax.core.dependence import abstractly
+from epf_jax.core.random import normal_at
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import (
@@ -88,10 +89,10 @@ def order_of(x: Float[Array, "N *x"], log_weights: Float[Array, " N"]) -> Int[Ar
 
 def _order_of_few(place: Float[Array, " N"]) -> Int[Array, " N"]:
     """`jnp.argsort` by counting how many come before each, which is faster than XLA's sort for many short rows."""
-    row, place = jnp.arange(len(place)), jnp.where(jnp.isnan(place), jnp.inf, place)
+    row, place = jnp.arange(len(place)), where(jnp.isnan(place), jnp.inf, place)
     earlier = (place < place[:, None]) | ((place == place[:, None]) & (row < row[:, None]))
     rank = jnp.sum(earlier, axis=1)
-    return jnp.sum(jnp.where(rank == row[:, None], row, 0), axis=1)
+    return jnp.sum(where(rank == row[:, None], row, 0), axis=1)
 
 
 def quasi_random(proposal: Proposal) -> Proposal:
@@ -162,7 +163,9 @@ def quantile(d: Any, u: Array) -> Array:
     if isinstance(d, (dist.Independent, dist.ExpandedDistribution)):
         return quantile(d.base_dist, u)
     if isinstance(d, dist.MultivariateNormal):
-        return d.loc + jnp.einsum("...ij,...j->...i", d.scale_tril, ndtri(u))
+        return d.loc + jnp.einsum("...ij,...j->...i", d.scale_tril, normal_at(2.0 * u - 1.0))
+    if type(d) is dist.Normal:
+        return d.loc + d.scale * normal_at(2.0 * u - 1.0)
     try:
         if not d.event_dim and not d.support.is_discrete:
             return d.icdf(u)
@@ -244,14 +247,14 @@ def along_hilberts_curve(u: Float[Array, "N d"]) -> Int[Array, " N"]:
         low = jnp.uint32((1 << bit) - 1)
         for k in range(dim):
             flip = (x[k] >> bit) & 1 == 1
-            swap = jnp.where(flip, 0, (x[0] ^ x[k]) & low)
-            x[0] = jnp.where(flip, x[0] ^ low, x[0] ^ swap)
+            swap = where(flip, 0, (x[0] ^ x[k]) & low)
+            x[0] = where(flip, x[0] ^ low, x[0] ^ swap)
             x[k] = x[k] ^ swap if k else x[k]
     for k in range(1, dim):  # Gray code
         x[k] = x[k] ^ x[k - 1]
     parity = jnp.zeros_like(x[0])
     for bit in reversed(range(1, bits)):
-        parity = jnp.where((x[-1] >> bit) & 1 == 1, parity ^ jnp.uint32((1 << bit) - 1), parity)
+        parity = where((x[-1] >> bit) & 1 == 1, parity ^ jnp.uint32((1 << bit) - 1), parity)
     place = jnp.zeros_like(x[0])
     for bit in reversed(range(bits)):
         for k in range(dim):
@@ -262,4 +265,4 @@ def along_hilberts_curve(u: Float[Array, "N d"]) -> Int[Array, " N"]:
 def _to_unit_cube(x: Float[Array, "N d"], log_weights: Float[Array, " N"]) -> Float[Array, "N d"]:
     """Map every component to (0, 1) by a logistic curve with the cloud's location and width."""
     mean, sd = mean_and_sd(x, log_weights)
-    return jax.nn.sigmoid((x - mean) / jnp.where(sd > 0, sd, 1.0))
+    return jax.nn.sigmoid((x - mean) / where(sd > 0, sd, 1.0))

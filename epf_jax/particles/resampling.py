@@ -24,7 +24,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from epf_jax.core.choice import where
 from epf_jax.core.platforms import by_platform
+from epf_jax.core.random import uniform
 from epf_jax.particles.weights import Weighing, ess, uniform_log_weights
 
 _POSITIONS = 2**24  # that float32 tells apart
@@ -46,7 +48,7 @@ def independent_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], nu
 
 def spread_ancestors(key: PRNGKeyArray, log_weights: Float[Array, " N"], num: int) -> Int[Array, " num"]:
     """`num` ancestors drawn by weight, one in each of `num` strata, sorted."""
-    return _inverse_cdf(log_weights, (jnp.arange(num) + jax.random.uniform(key, (num,))) / num)
+    return _inverse_cdf(log_weights, (jnp.arange(num) + uniform(key, (num,))) / num)
 
 
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
@@ -67,8 +69,8 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> Ancestors:
     copies = jnp.floor(expected * (1 + 8 * jnp.finfo(expected.dtype).eps))
     certain = jnp.repeat(jnp.arange(n, dtype=jnp.int32), copies.astype(int), total_repeat_length=n)
     left_over = jnp.maximum(expected - copies, 0.0)
-    rest = _inverse_cdf(jnp.log(left_over), 1.0 - jax.random.uniform(key, (n,)))
-    return jnp.where(jnp.arange(n) < jnp.sum(copies), certain, rest)
+    rest = _inverse_cdf(jnp.log(left_over), 1.0 - uniform(key, (n,)))
+    return where(jnp.arange(n) < jnp.sum(copies), certain, rest)
 
 
 @dataclasses.dataclass(frozen=True)  # unlike a NamedTuple, it can be passed to jax.jit as a function
@@ -175,29 +177,29 @@ def replaced(weighing: Weighing, particles: Any, chosen: Any, log_weights: Array
 
 def unless(condition: Any, chosen: Selection, kept: Selection) -> Selection:
     """`chosen`, or `kept` where the condition holds."""
-    return jax.tree.map(lambda new, old: jnp.where(condition, old, new), chosen, kept)
+    return jax.tree.map(lambda new, old: where(condition, old, new), chosen, kept)
 
 
 def _ancestors(key: PRNGKeyArray, resample: Resampler, weighing: Weighing) -> Any:
     """The scheme's ancestors; schemes of this module skip the normalisation of normalised weights."""
     for scheme, given_weights in ((systematic, _systematic), (stratified, _stratified)):
         if resample is scheme:
-            return given_weights(key, jax.lax.stop_gradient(weighing.weights))
+            return given_weights(key, weighing.weights)
     return resample(key, weighing.log_weights)
 
 
 def _gather(weighing: Weighing, ancestors: Ancestors, resampled: Any, particles: Any) -> Selection:
     log_weights = weighing.log_weights
     n = log_weights.shape[0]
-    resampled = jnp.logical_and(resampled, jnp.logical_not(weighing.collapsed))
-    ancestors = jnp.where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
+    resampled = ~weighing.collapsed if resampled is True else resampled & ~weighing.collapsed
+    ancestors = where(resampled, ancestors, jnp.arange(n, dtype=jnp.int32))
 
     def rows(leaf):  # as leaf[ancestors], but without a look at every index for whether it counts from the end
         return leaf.at[ancestors].get(mode="clip", wrap_negative_indices=False)
 
     return Selection(
         particles=jax.tree.map(rows, particles),
-        log_weights=jnp.where(resampled, uniform_log_weights(n), log_weights),
+        log_weights=where(resampled, uniform_log_weights(n), log_weights),
         ancestors=ancestors,
         resampled=resampled,
         ess=weighing.ess,
@@ -267,11 +269,11 @@ def is_share(fraction: Any) -> bool:
 
 
 def _stratified(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
-    return _one_per_stratum(w, jax.random.uniform(key, w.shape, w.dtype))
+    return _one_per_stratum(w, uniform(key, w.shape, w.dtype))
 
 
 def _systematic(key: PRNGKeyArray, w: Float[Array, " N"]) -> Ancestors:
-    return _one_per_stratum(w, jax.random.uniform(key, dtype=w.dtype))
+    return _one_per_stratum(w, uniform(key, (), w.dtype))
 
 
 def _one_per_stratum(w: Float[Array, " N"], u: Float[Array, "*N"]) -> Ancestors:
@@ -300,7 +302,7 @@ def offspring_up_to(counts: Int[Array, " N"], total: Int[Array, ""], n: int, u: 
     reached = counts.astype(dtype) / total.astype(dtype) * n
     stratum = jnp.floor(reached)
     shift = u if u.ndim == 0 else u[jnp.minimum(stratum.astype(jnp.int32), n - 1)]
-    return jnp.minimum(stratum + (reached - stratum + shift >= 1.0), n).astype(jnp.int32)
+    return jnp.minimum(stratum + jnp.floor(reached - stratum + shift), n).astype(jnp.int32)
 
 
 # `kernels.evaluation` knows the next two by their names, and has ways of its own for a filter that fits one block.
@@ -315,7 +317,8 @@ def ancestors_of_counts(counts: Int[Array, " N"]) -> Ancestors:
     n = counts.shape[0]
 
     def by_histogram(counts):
-        return running_sum(jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop"))
+        histogram = jnp.zeros(n, jnp.int32).at[counts].add(1, mode="drop", wrap_negative_indices=False)
+        return running_sum(histogram)
 
     ancestors = by_platform(counts, default=by_histogram, gpu="ancestors_by_bisection")
     return jnp.minimum(ancestors, n - 1)
@@ -333,9 +336,9 @@ def running_sum(x: Array) -> Array:
     """
 
     def one_by_one(x):
-        whole_turns = jnp.pad(x, (0, -len(x) % _UNROLL))
-        add = lambda total, x: (total + x, total + x)  # noqa: E731
-        return jax.lax.scan(add, jnp.zeros((), x.dtype), whole_turns, unroll=_UNROLL)[1][: len(x)]
+        zero = jnp.zeros((), x.dtype)
+        whole_turns = jax.lax.pad(x, zero, [(0, -len(x) % _UNROLL, 0)])
+        return jax.lax.scan(lambda total, x: (total + x,) * 2, zero, whole_turns, unroll=_UNROLL)[1][: len(x)]
 
     return by_platform(x, cpu=one_by_one, default=jnp.cumsum, gpu="running_sum_by_blocks")
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from epf_jax.core.gaussian import cholesky
+from epf_jax.core.choice import where
+from epf_jax.core.gaussian import cholesky, diagonal_matrix, root
 
 
 class Weighing(NamedTuple):
@@ -41,20 +42,20 @@ def reweight(log_weights: Float[Array, " N"], log_factors: Float[Array, " N"]) -
     NaN and +inf factors count as zero; `num_bad` is their number. If every weight is zero, the old weights stay, so
     that the particles survive; the evidence of such a step is zero (log_increment = -inf).
     """
-    bad = jnp.isnan(log_factors) | (log_factors == jnp.inf)
-    unnormalised = log_weights + jnp.where(bad, -jnp.inf, log_factors)
+    good = log_factors < jnp.inf
+    unnormalised = where(good, log_weights + log_factors, -jnp.inf)
     highest = jnp.max(unnormalised)
     collapsed = highest == -jnp.inf
-    shift = jax.lax.stop_gradient(jnp.where(collapsed, 0.0, highest))
-    safe = jnp.where(collapsed, log_weights, unnormalised)
+    shift = jax.lax.stop_gradient(where(collapsed, 0.0, highest))
+    safe = where(collapsed, log_weights, unnormalised)
     w = jnp.exp(safe - shift)
-    total, squares, num_bad = sums(w, _squared(w), bad)
+    total, squares, num_good = sums(w, _squared(w), good)
     log_sum = shift + jnp.log(total)
     return Weighing(
         log_weights=safe - log_sum,
         weights=w / total,
-        log_increment=jnp.where(collapsed, -jnp.inf, log_sum),
-        num_bad=num_bad.astype(int),
+        log_increment=where(collapsed, -jnp.inf, log_sum),
+        num_bad=(len(log_weights) - num_good).astype(int),
         collapsed=collapsed,
         ess=total**2 / squares,
     )
@@ -72,7 +73,7 @@ def _squared(w: Float[Array, " N"]) -> Float[Array, " N"]:
     XLA would turn exp(a) exp(a) into exp(2a), a second exponential. The choice, which never takes its other branch,
     hides the product. (With `minimum` the largest weight, which is 1, would have half its slope.)
     """
-    return w * jnp.where(w <= 1.0, w, 1.0)
+    return w * where(w <= 1.0, w, 1.0)
 
 
 def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:
@@ -81,7 +82,7 @@ def sums(*rows: Array) -> tuple[Float[Array, ""], ...]:
     Truth values are counted in floats, because XLA's sum of whole numbers is several times slower on a CPU.
     """
     dtype = jnp.result_type(float, *rows)
-    return tuple(row_sums(jnp.stack([row.astype(dtype) for row in rows])))
+    return tuple(jnp.unstack(row_sums(jnp.stack([row.astype(dtype) for row in rows]))))
 
 
 def row_sums(rows: Float[Array, "*d N"]) -> Float[Array, "*d"]:
@@ -102,19 +103,18 @@ def normalised(log_weights: Float[Array, " N"]) -> Float[Array, " N"]:
 
 def mean_and_sd(values: Float[Array, "N *d"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation over the particles."""
-    moments = row_moments(as_rows(values), log_weights)
+    moments = row_moments(as_rows(values), normalised(log_weights))
     mean, sd = (found.reshape(values.shape[1:]) for found in moments)
     return mean, sd
 
 
 def as_rows(values: Float[Array, "N *d"]) -> Float[Array, "K N"]:
     """A row for each number of a particle, with one column for each particle."""
-    return values.reshape(values.shape[0], -1).T
+    return values[None] if values.ndim == 1 else values.reshape(values.shape[0], -1).T
 
 
-def row_moments(rows: Float[Array, "K N"], log_weights: Float[Array, " N"]) -> tuple[Array, Array]:
+def row_moments(rows: Float[Array, "K N"], w: Float[Array, " N"]) -> tuple[Array, Array]:
     """Weighted mean and standard deviation of each row."""
-    w = normalised(log_weights)
     rows = counted(rows.astype(w.dtype), w)
     mean = row_sums(w * rows)
     return mean, root(row_sums(w * jnp.square(rows - mean[:, None])))
@@ -142,21 +142,15 @@ def population(z: Float[Array, "N P"], log_weights: Float[Array, " N"], floor: F
     mean = row_sums(w * rows)
     centred = rows - mean[:, None]
     # Sums of products, not a matrix product: of so few and so long rows XLA's is slow on a CPU.
-    covariance = row_sums(w * centred[:, None] * centred) + jnp.diag(floor**2)
+    covariance = row_sums(w * centred[:, None] * centred) + diagonal_matrix(floor**2)
     return Population(mean, cholesky(covariance))
 
 
 def where_rows(flags: Bool[Array, " N"], new: Float[Array, "N *d"], old: Float[Array, "N *d"]) -> Float[Array, "N *d"]:
     """The new rows where the flags are true, the old ones elsewhere."""
-    return jnp.where(flags.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+    return where(flags.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
 def counted(rows: Float[Array, "*d N"], w: Float[Array, " N"]) -> Float[Array, "*d N"]:
     """The values, with zeros where the weight is zero, because such particles may be infinite."""
-    return jnp.where(w > 0, rows, 0.0)
-
-
-def root(variance: Array) -> Array:
-    """Square root with a zero, not infinite, slope at 0."""
-    positive = variance > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
+    return where(w > 0, rows, 0.0)

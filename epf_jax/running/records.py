@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.filters import FilterState, StepInfo
 from epf_jax.particles.quantiles import row_quantiles
-from epf_jax.particles.weights import as_rows, row_moments
+from epf_jax.particles.weights import as_rows, normalised, row_moments
 
 
 class Summary(NamedTuple):
@@ -102,29 +102,28 @@ class Diagnostics(NamedTuple):
 
 def summarise(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
     """Mean, sd and quantiles of every leaf of a pytree of particles."""
-    return apart(side_by_side(particles, log_weights, levels), particles)
+    found = apart(side_by_side(particles, log_weights, levels), particles)
+    return found._replace(quantiles=jax.tree.map(_of_counts, found.quantiles, particles))
 
 
 def side_by_side(particles: Any, log_weights: Float[Array, " N"], levels: tuple[float, ...]) -> Summary:
     """Mean, sd and quantiles of all numbers of a particle, in one array each, which is one program; see `apart`."""
     rows = [as_rows(leaf).astype(log_weights.dtype) for leaf in jax.tree.leaves(particles)]
     joined = jnp.concatenate(rows) if rows else jnp.zeros((0, *log_weights.shape), log_weights.dtype)
-    of_levels = row_quantiles(joined, log_weights, jnp.asarray(levels, joined.dtype))
-    return Summary(*row_moments(joined, log_weights), of_levels)
+    w = normalised(log_weights)
+    return Summary(*row_moments(joined, w), row_quantiles(joined, w, np.asarray(levels, joined.dtype)))
 
 
-def apart(joined: Summary, particles: Any, num_axes: int = 0) -> Summary:
-    """A summary with the particles' structure, from that of `side_by_side`, after a number of other axes."""
+def apart(joined: Summary, particles: Any) -> Summary:
+    """A summary with the particles' structure, from that of `side_by_side`."""
     leaves, tree = jax.tree.flatten(particles)
     ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
 
     def like_particles(found):
-        before, after = found.shape[:num_axes], found.shape[num_axes + 1 :]
-        parts = zip(jnp.split(found, ends, axis=num_axes) if leaves else (), leaves, strict=True)
-        return jax.tree.unflatten(tree, [part.reshape(before + leaf.shape[1:] + after) for part, leaf in parts])
+        parts = zip(jnp.split(found, ends) if leaves else (), leaves, strict=True)
+        return jax.tree.unflatten(tree, [part.reshape(leaf.shape[1:] + found.shape[1:]) for part, leaf in parts])
 
-    mean, sd, quantiles = map(like_particles, joined)
-    return Summary(mean, sd, jax.tree.map(_of_counts, quantiles, particles))
+    return Summary(*map(like_particles, joined))
 
 
 def _of_counts(quantiles: Array, leaf: Array) -> Array:
@@ -134,13 +133,20 @@ def _of_counts(quantiles: Array, leaf: Array) -> Array:
 
 def summaries(state: FilterState, levels: tuple[float, ...]) -> tuple[Summary, Summary]:
     """The summaries of theta and of x."""
-    return theta_and_x(side_by_side((state.theta, state.x), state.log_weights, levels), state)
+    both = (state.theta, state.x)
+    return theta_and_x(apart(side_by_side(both, state.log_weights, levels), both), state)
 
 
-def theta_and_x(joined: Summary, state: FilterState, num_axes: int = 0) -> tuple[Summary, Summary]:
-    """The summaries of theta and of x from the joint summary that `record` makes."""
-    both = apart(joined, (state.theta, state.x), num_axes)
-    return Summary(*(part[0] for part in both)), Summary(*(part[1] for part in both))
+def like_both(joined: Summary, state: FilterState) -> Summary:
+    """The shapes of the joint summary of theta and x that `record` makes, taken apart."""
+    return jax.eval_shape(apart, joined, (state.theta, state.x))
+
+
+def theta_and_x(both: Summary, state: FilterState) -> tuple[Summary, Summary]:
+    """The summaries of theta and of x from that of both."""
+    quantiles = jax.tree.map(_of_counts, both.quantiles, (state.theta, state.x))
+    parts = (both.mean, both.sd, quantiles)
+    return Summary(*(part[0] for part in parts)), Summary(*(part[1] for part in parts))
 
 
 def log_scores(results: Any) -> np.ndarray:
@@ -153,7 +159,7 @@ def log_scores(results: Any) -> np.ndarray:
         return np.diff(np.asarray(results.log_evidence, float), prepend=before)
 
 
-def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], history: bool) -> dict[str, Any]:
+def record(state: FilterState, info: StepInfo, levels: tuple[float, ...]) -> dict[str, Any]:
     """One step's row of `Results`, with a joint summary of theta and x, which `theta_and_x` splits once at the end."""
     return {
         "theta_and_x": side_by_side((state.theta, state.x), state.log_weights, levels),
@@ -164,7 +170,6 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...], histor
         "num_bad_weights": info.num_bad_weights,
         "num_bad_densities": info.num_bad_densities,
         "collapsed": info.collapsed,
-        "history": History(state.x, state.theta, state.log_weights, info.ancestors) if history else None,
     }
 
 

@@ -97,7 +97,8 @@ def _replicate(filter_, built_from_hyper, options, devices, batched, *args):
 
     def one(key, hyper, y, rows):
         built = filter_(hyper) if built_from_hyper else filter_
-        return run_jitted(built, *options, key, None, y, rows)._replace(levels=None)
+        none: Any = None  # the levels are those of all runs
+        return run_jitted(built, *options, key, None, y, rows)._replace(levels=none)
 
     many = jax.vmap(one, in_axes=[0 if flag else None for flag in batched])
     num = args[0].shape[0]

@@ -8,6 +8,8 @@
         state, info = filter.step(jax.random.fold_in(key_steps, t), state, y[t - 1])
 
 so you can split a series anywhere, go on from `results.final` with the same key, or feed one observation at a time.
+On a CPU the series is filled up to a power of two, and the program is told how many rows are observations: series of
+other lengths reuse it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,24 +18,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
 from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.kernels import scan_on_device
+from epf_jax.core.loops import scan_first
 from epf_jax.core.packing import pack, unpack
 from epf_jax.core.precision import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.running.buckets import can_be_padded, padded, room_for, trimmed
 from epf_jax.running.health import LINEAGE, examine, start_lineage
-from epf_jax.running.records import Lineage, record, theta_and_x
+from epf_jax.running.records import History, like_both, record, theta_and_x
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
-from epf_jax.running.trouble import is_troubled, warn_of_trouble
+from epf_jax.running.trouble import warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -92,33 +95,27 @@ def run(
         results = _in_pieces(filter_, (levels, history, remat_every), key_steps, state, series, diagnostics)
     else:
         options = (levels, history, remat_every, diagnostics)
-        results, troubled = run_and_look(filter_, *options, key, state, series.values, series.inputs)
-        if isinstance(troubled, jax.core.Tracer):
-            return results
-        if not np.asarray(troubled):  # not bool(troubled), which goes a longer way
-            return results
+        if history or remat_every is not None or not can_be_padded((series.values, series.inputs)):
+            results = run_jitted(filter_, *options, key, state, series.values, series.inputs)
+        else:
+            num_steps = len(series.values)
+            rows = padded((series.values, series.inputs), room_for(num_steps))
+            results = trimmed(run_jitted(filter_, *options, key, state, *rows, num_steps), num_steps)
     warn_of_trouble(results)
     return results
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def run_and_look(*given) -> tuple[Results, Array]:
-    """`run` without its checks, and a flag that says whether to warn."""
-    results = run_jitted(*given)
-    return results, is_troubled(results)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y, inputs):
-    """`run` without its checks."""
+def run_jitted(filter_, levels, history, remat_every, diagnostics, key, state, y, inputs, num_steps=None) -> Results:
+    """`run` without its checks; with `num_steps`, only so many rows are observations."""
     key_init, key_steps = jax.random.split(key)
     state = filter_.init(key_init) if state is None else state
     lineage = start_lineage(state) if diagnostics else None
-    return _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage)
+    return _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage, num_steps)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage: Lineage | None = None):
+def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, lineage=None, num_steps=None):
     warn_of_many_programs()
     layout: dict[str, Any] = {}
 
@@ -126,24 +123,29 @@ def _scan(filter_, levels, history, remat_every, key_steps, state, y, inputs, li
         before, lineage = carried
         key, y, u = row
         state, info = filter_.step(key, before, y, u)
-        layout["row"] = record(state, info, levels, history)
+        recorded = record(state, info, levels)
+        kept = History(state.x, state.theta, state.log_weights, info.ancestors) if history else None
         if lineage is not None:
             with full_precision():
                 lineage, found = examine(key, filter_, before, state, info, y, u, lineage, levels)
-            layout["row"]["diagnostics"] = found
-        return (state, lineage), pack(layout["row"])
+            recorded["diagnostics"] = found
+        layout["row"] = recorded | {"theta_and_x": like_both(recorded["theta_and_x"], state)}
+        return (state, lineage), (pack(recorded), kept)
 
     # One batch of keys for all steps, rather than one more small computation in every turn of the loop.
     keys = jax.vmap(partial(jax.random.fold_in, key_steps))(state.t + 1 + jnp.arange(y.shape[0]))
     particles = (filter_.by_particle, None if lineage is None else LINEAGE)
     scan = partial(scan_on_device, body, filter_.num_particles, particles)
-    scan = scan if remat_every is None else partial(_in_segments, scan, remat_every)
-    (final, lineage), rows = scan((state, lineage), (keys, y, inputs))
-    rows = unpack(rows, layout["row"])
-    theta, x = theta_and_x(rows.pop("theta_and_x"), final, num_axes=1)
+    if remat_every is not None:
+        scan = partial(_in_segments, scan, remat_every)
+    if num_steps is not None:
+        scan = partial(scan_first, num_steps, body)
+    (final, lineage), (packed, kept) = scan((state, lineage), (keys, y, inputs))
+    rows = unpack(packed, layout["row"])
+    theta, x = theta_and_x(rows.pop("theta_and_x"), final)
     if lineage is not None:
         rows["diagnostics"] = rows["diagnostics"]._replace(lineage=lineage)
-    return Results(theta, x, **rows, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
+    return Results(theta, x, **rows, history=kept, levels=jnp.asarray(levels, rows["ess"].dtype), final=final)
 
 
 def _in_segments(scan, size, state, rows):

@@ -19,7 +19,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_values
 from epf_jax.running.checkpoint_settings import state_like
 from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, write_checkpoint
-from epf_jax.running.records import record, summaries, theta_and_x
+from epf_jax.running.records import apart, record, summaries, theta_and_x
 
 Line = dict[str, Any]
 _KIND = "stream"
@@ -105,8 +105,8 @@ _fold_in = jax.jit(jax.random.fold_in)
 
 @jax.jit
 def _row(state: FilterState, info: Any) -> tuple[dict[str, Any], Any]:
-    row = record(state, info, tuple(LEVELS.values()), history=False)
-    row["theta"], row["x"] = theta_and_x(row.pop("theta_and_x"), state)
+    row = record(state, info, tuple(LEVELS.values()))
+    row["theta"], row["x"] = theta_and_x(apart(row.pop("theta_and_x"), (state.theta, state.x)), state)
     return row, info.log_increment
 
 

@@ -4,23 +4,14 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
 
+from epf_jax.filters import FilterState
 from epf_jax.running.records import times
 from epf_jax.running.results import Results
 
 ABSURD = -1e5  # an observation's log-density below which it is told of: of one value, 447 standard deviations off
 _BAD_SHARE = 0.01  # of the particles, whose weights may be NaN at a step without a word
-
-
-def is_troubled(results: Results) -> Bool[Array, ""]:
-    """Whether `warn_of_trouble` has anything to report (inside jax.grad it ignores lost particles)."""
-    lost = _lost(jax.tree.leaves((results.theta.mean, results.x.mean)), results.collapsed.shape, jnp)
-    told = results.collapsed | (results.num_bad_densities > 0) | lost
-    told |= _badly_weighted(results, results.num_bad_weights) | (_log_densities(results, jnp) < ABSURD)
-    return jnp.any(told)
 
 
 def warn_of_trouble(results: Results) -> None:
@@ -35,7 +26,7 @@ def warn_of_trouble(results: Results) -> None:
         for leaf in read:  # all at once: one wait, not one for each
             leaf.copy_to_host_async()
     collapsed, bad, bad_weights, *others = map(np.asarray, read)
-    lost, t = _lost(others[1:], collapsed.shape, np), times(results)
+    lost, t = _lost(others[1:], collapsed.shape), times(results)
     if collapsed.any():
         warnings.warn(
             f"Every particle had zero weight at {_steps(collapsed, t)}, and log_evidence is -inf from there on. Look "
@@ -44,7 +35,7 @@ def warn_of_trouble(results: Results) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-    absurd = (_log_densities(results, np) < ABSURD) & ~collapsed if others else np.zeros(0, bool)
+    absurd = (_log_densities(results) < ABSURD) & ~collapsed if others else np.zeros(0, bool)
     if absurd.any():
         warnings.warn(
             f"The model all but rules out what was observed at {_steps(absurd, t)}, by log-densities below "
@@ -84,24 +75,28 @@ def warn_of_trouble(results: Results) -> None:
 
 def _badly_weighted(results: Results, num_bad: Any) -> Any:
     """At which steps too many weights were NaN."""
-    return num_bad > _BAD_SHARE * results.final.log_weights.shape[-1]
+    return num_bad > _most_bad(results.final)
 
 
-def _log_densities(results: Results, xp: Any) -> Any:
+def _most_bad(state: FilterState) -> int:
+    return int(_BAD_SHARE * state.log_weights.shape[-1])
+
+
+def _log_densities(results: Results) -> np.ndarray:
     """The log-density of every observation given those before it; zero for the first after a given state."""
-    total = xp.asarray(results.log_evidence)
-    from_start = xp.asarray(results.final.t)[..., None] == total.shape[-1]
-    before = xp.where(from_start, 0.0, total[..., :1])
-    earlier = xp.concatenate([before, total[..., :-1]], axis=-1)
-    known = xp.isfinite(earlier)
-    return xp.where(known, total - xp.where(known, earlier, 0.0), 0.0)
+    total = np.asarray(results.log_evidence)
+    from_start = np.asarray(results.final.t)[..., None] == total.shape[-1]
+    before = np.where(from_start, 0.0, total[..., :1])
+    earlier = np.concatenate([before, total[..., :-1]], axis=-1)
+    known = np.isfinite(earlier)
+    return np.where(known, total - np.where(known, earlier, 0.0), 0.0)
 
 
-def _lost(means: list[Any], shape: tuple[int, ...], xp: Any) -> Any:
-    """The steps at which any mean is NaN or infinite, by NumPy or by jax.numpy."""
-    lost = xp.zeros(shape, bool)
+def _lost(means: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """At which steps, of this shape, any mean is NaN or infinite."""
+    lost = np.zeros(shape, bool)
     for mean in means:
-        lost = lost | ~xp.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
+        lost = lost | ~np.isfinite(mean).all(axis=tuple(range(lost.ndim, mean.ndim)))
     return lost
 
 

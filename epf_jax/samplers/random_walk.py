@@ -5,12 +5,16 @@ such step per observation, started from the particle's previous theta, with no b
 particle population's own covariance (Chopin 2002), or the identity for a fixed step.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from epf_jax.core.checks import check_positive, check_whole_number
-from epf_jax.core.random import normal, side_by_side
+from epf_jax.core.choice import where
+from epf_jax.core.gaussian import diagonal_matrix
+from epf_jax.core.random import normal, side_by_side, uniform
 from epf_jax.particles.weights import Population
 from epf_jax.samplers.sampler import SampleInfo, Sampler, per_coordinate, unit_population
 
@@ -32,7 +36,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         key_move, key_accept = jax.random.split(key)
         *batch, dim = shape
         directions = side_by_side(normal, key_move, (*batch,), (num_steps, dim), dtype)
-        return directions, side_by_side(jax.random.uniform, key_accept, (*batch,), (num_steps,), dtype)
+        return directions, side_by_side(uniform, key_accept, (*batch,), (num_steps,), dtype)
 
     def step(key, theta, log_density, population=None):
         population = unit_population(theta) if population is None else population
@@ -42,7 +46,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
         if step_size is None:
             scale_tril = steps_like(population)
         else:
-            scale_tril = jnp.diag(per_coordinate("step_size", step_size, theta))
+            scale_tril = diagonal_matrix(per_coordinate("step_size", step_size, theta))
         directions, uniforms = numbers
         moves = directions @ scale_tril.T
 
@@ -52,7 +56,7 @@ def random_walk(step_size: float | Float[Array, " P"] | None = None, *, num_step
             z_new = z + by
             log_p_new = log_density(z_new)
             accept, bad = accepted(uniform, log_p, log_p_new)
-            return (jnp.where(accept, z_new, z), jnp.where(accept, log_p_new, log_p)), (accept, bad)
+            return (where(accept, z_new, z), where(accept, log_p_new, log_p)), (accept, bad)
 
         start = (theta, log_density(theta))
         (theta, _), (accepts, bad) = jax.lax.scan(metropolis, start, (moves, uniforms), unroll=min(num_steps, 4))
@@ -68,7 +72,7 @@ def default_walk(num_parameters: int) -> Sampler:
 
 def steps_like(population: Population) -> Float[Array, "P P"]:
     r"""The scale of a random walk for a target shaped like the population: :math:`2.38/\sqrt{P}` times its scale."""
-    return population.scale_tril * (2.38 / jnp.sqrt(population.mean.shape[0]))
+    return population.scale_tril * (2.38 / math.sqrt(len(population.mean)))
 
 
 def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array, "..."], Bool[Array, "..."]]:
@@ -81,6 +85,6 @@ def accepted(uniform: Array, log_p: Array, log_p_new: Array) -> tuple[Bool[Array
     once, but may repeat a comparison, with its random number, wherever the result is read.
     """
     lowest = jnp.finfo(log_p.dtype).min
-    ratio = jnp.exp(log_p_new - jnp.maximum(jnp.where(jnp.isnan(log_p), lowest, log_p), lowest))
+    ratio = jnp.exp(log_p_new - jnp.maximum(where(jnp.isnan(log_p), lowest, log_p), lowest))
     odds = ratio / (1.0 - uniform)
     return odds >= 1.0, jnp.isnan(odds)

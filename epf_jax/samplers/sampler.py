@@ -28,6 +28,8 @@ class SampleInfo(NamedTuple):
 
 def together(info: SampleInfo) -> SampleInfo:
     """One report for many draws, from their reports."""
+    if jnp.ndim(info.acceptance) == jnp.ndim(info.num_bad) == 0:
+        return info
     parts = [jnp.ravel(jnp.asarray(part)) for part in info]
     alike = parts[0].size == parts[1].size
     acceptance, num_bad = sums(*parts) if alike else (sums(part)[0] for part in parts)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive, check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.samplers.sampler import SampleInfo, Sampler, per_coordinate, unit_population
 
 
@@ -59,8 +60,8 @@ def slice_sampler(
 
         def step_out(i, ends):
             left, right = ends
-            left = jnp.where((i < steps_left) & inside(left), left - w, left)
-            right = jnp.where((i < steps_right) & inside(right), right + w, right)
+            left = where((i < steps_left) & inside(left), left - w, left)
+            right = where((i < steps_right) & inside(right), right + w, right)
             return left, right
 
         left, right = jax.lax.fori_loop(0, max_steps_out - 1, step_out, (left, left + w))
@@ -71,9 +72,9 @@ def slice_sampler(
             log_p = log_density(candidate)
             hit = ~found & (log_p > level)
             miss = ~found & ~hit
-            left = jnp.where(miss & (candidate < start), candidate, left)
-            right = jnp.where(miss & (candidate >= start), candidate, right)
-            return (left, right, jnp.where(hit, candidate, point), found | hit), ~found & jnp.isnan(log_p)
+            left = where(miss & (candidate < start), candidate, left)
+            right = where(miss & (candidate >= start), candidate, right)
+            return (left, right, where(hit, candidate, point), found | hit), ~found & jnp.isnan(log_p)
 
         uniforms = jax.random.uniform(key_shrink, (max_shrinks,), start.dtype)
         (_, _, point, found), bad = jax.lax.scan(shrink, (left, right, start, jnp.array(False)), uniforms)

@@ -35,6 +35,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_whole_number
+from epf_jax.core.choice import where
 from epf_jax.core.gaussian import cholesky, normal_log_prob
 from epf_jax.core.random import normal
 from epf_jax.models.path_terms import path_terms, require_noise, warn_of_moving_bounds
@@ -79,17 +80,17 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
         log_p = log_w + log_l
         total = logsumexp(log_p)
         seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
-        p = jnp.exp(jnp.where(seen, log_p - total, log_w))
+        p = jnp.exp(where(seen, log_p - total, log_w))
         mu = p @ nodes
         away = nodes - mu
-        return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), jnp.where(seen, total, 0.0)
+        return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), where(seen, total, 0.0)
 
     def by_powers(at_nodes, m, L):
         def one(carry, is_last):
             m, L, left, total = carry
             log_l = at_nodes(m, L)
-            power = jnp.where(is_last, left, _power(log_w, jax.lax.stop_gradient(log_l), left))
-            m, L, gained = match(jnp.where(power > 0, power * log_l, 0.0), m, L)
+            power = where(is_last, left, _power(log_w, jax.lax.stop_gradient(log_l), left))
+            m, L, gained = match(where(power > 0, power * log_l, 0.0), m, L)
             return (m, L, left - power, total + gained), None
 
         start = (m, L, jnp.ones((), m.dtype), jnp.zeros((), m.dtype))
@@ -101,7 +102,7 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
 
         def at_nodes(m, L):
             log_l = jax.vmap(log_likelihood)(m + nodes @ L.T)
-            return jnp.where(jnp.isnan(log_l), -jnp.inf, log_l)
+            return where(jnp.isnan(log_l), -jnp.inf, log_l)
 
         def absorbed(m, L):
             return by_powers(at_nodes, m, L) if first else match(at_nodes(m, L), m, L)
@@ -162,9 +163,9 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
 def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:
     """A power of a factor, at most the remaining one, whose logarithms at the nodes differ little."""
     seen = jnp.isfinite(log_l)
-    w = jnp.where(seen, jnp.exp(log_w), 0.0)
+    w = where(seen, jnp.exp(log_w), 0.0)
     w = w / jnp.maximum(jnp.sum(w), jnp.finfo(w.dtype).tiny)
-    away = jnp.where(seen, log_l - jnp.max(jnp.where(seen, log_l, -jnp.inf)), 0.0)
+    away = where(seen, log_l - jnp.max(where(seen, log_l, -jnp.inf)), 0.0)
     sd = jnp.sqrt(w @ (away - w @ away) ** 2)
     return jnp.minimum(left, _SD_OF_A_POWER / jnp.maximum(sd, _SD_OF_A_POWER))
 

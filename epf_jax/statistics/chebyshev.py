@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_positive
+from epf_jax.core.choice import where
 from epf_jax.core.interpolation import between, compress, expand
 from epf_jax.models.parameters import Parameters, Theta, node_counts
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
@@ -135,8 +136,8 @@ def _nodal(
         ratios, is_number = _from_top(at_nodes), at_nodes > -jnp.inf
         # A node whose density is zero, or no number, is worth a large finite penalty: infinities would spoil the sum at
         # every other node. It is at least that of the others: a density may be zero for being too small a number.
-        worst = jax.lax.stop_gradient(jnp.min(jnp.where(is_number, ratios, -_IMPOSSIBLE)))
-        return jnp.maximum(jnp.where(is_number, ratios, jnp.minimum(worst, -_IMPOSSIBLE)), _LEAST)
+        worst = jax.lax.stop_gradient(jnp.min(where(is_number, ratios, -_IMPOSSIBLE)))
+        return jnp.maximum(where(is_number, ratios, jnp.minimum(worst, -_IMPOSSIBLE)), _LEAST)
 
     def at_start(low, high, x_0):
         return log_ratios(terms.initial, low, high, x_0, x_0, None, None) if terms.initial else jnp.zeros(counts)
@@ -165,7 +166,7 @@ def _nodal(
         def log_density(z):
             s = to_unit(z, S.low, S.high)
             inside = jnp.all(jnp.abs(s) <= 1.0)
-            return jnp.where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top, scale), -jnp.inf)
+            return where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top, scale), -jnp.inf)
 
         return log_density
 
@@ -188,13 +189,13 @@ def _nodal(
 def _worked_out_once(values: Array) -> Array:
     """The values, with -inf for NaN. It is a quotient, because XLA would recompute sines for every reader."""
     is_number = jnp.isfinite(values)
-    return jnp.where(is_number, values, -jnp.inf) / jnp.where(is_number, 1.0, 2.0)
+    return where(is_number, values, -jnp.inf) / where(is_number, 1.0, 2.0)
 
 
 def _from_top(values: Array) -> Array:
     """Log-densities relative to the largest; some may be -inf."""
     top = jax.lax.stop_gradient(jnp.max(values))
-    return values - jnp.where(top > -jnp.inf, top, 0.0)
+    return values - where(top > -jnp.inf, top, 0.0)
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:

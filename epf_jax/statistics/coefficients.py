@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from epf_jax.core.choice import where
 from epf_jax.core.gaussian import cholesky
 from epf_jax.core.random import normal, side_by_side
 from epf_jax.core.triangular import Factor, add_rows, diagonal, empty, last_column, solve, times
@@ -72,7 +73,7 @@ def with_gaussian_proposals(statistic: Statistic, model: StateSpaceModel, blocks
         (z, _), (accepts, bad) = jax.lax.scan(partial(turn, S, steps), start, randoms)
         new = theta_inside(coordinates, z, theta)
         moved = jnp.any(accepts)  # theta that was not is not to be rounded, either
-        theta = jax.tree.map(lambda new, old: jnp.where(moved, new, old), new, theta)
+        theta = jax.tree.map(lambda new, old: where(moved, new, old), new, theta)
         return theta, SampleInfo(jnp.mean(accepts, dtype=z.dtype), jnp.sum(bad))
 
     def sample(key, S, theta, population=None):
@@ -93,7 +94,7 @@ def _walk(log_density, S, steps, current, noise, uniform):
     z_new = z + steps[1] @ noise
     log_p_new = log_density(z_new)
     accept, bad = accepted(uniform, log_p, log_p_new)
-    return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), current), accept, bad
+    return jax.tree.map(partial(where, accept), (z_new, log_p_new), current), accept, bad
 
 
 def _proposing(coordinates: Parameters, block: Regression, others: Int[np.ndarray, " B"]) -> Callable:
@@ -131,12 +132,12 @@ def _proposing(coordinates: Parameters, block: Regression, others: Int[np.ndarra
         z, log_p = current
         z_new, R = propose(S, z, noise, steps)
         inside = jnp.all(jnp.isfinite(z_new))  # not beyond a bound of theta's
-        z_new = jnp.where(inside, z_new, z)
+        z_new = where(inside, z_new, z)
         by_old, by_new = log_proposal(given_the_rest(S, z), z), log_proposal(R, z_new, noise)
         possible = inside & jnp.isfinite(by_new)  # at a bound rounding leaves a proposal no density to divide by
-        log_p_new = jnp.where(possible, log_density(z_new), -jnp.inf)
-        accept, bad = accepted(uniform, log_p - by_old, log_p_new - jnp.where(possible, by_new, 0.0))
-        return jax.tree.map(partial(jnp.where, accept), (z_new, log_p_new), current), accept, bad
+        log_p_new = where(possible, log_density(z_new), -jnp.inf)
+        accept, bad = accepted(uniform, log_p - by_old, log_p_new - where(possible, by_new, 0.0))
+        return jax.tree.map(partial(where, accept), (z_new, log_p_new), current), accept, bad
 
     return step
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from epf_jax.core.choice import where
 from epf_jax.core.dependence import is_affine
 from epf_jax.core.gaussian import mask_covariance, mask_missing, solve_lower, without_noise
 from epf_jax.core.triangular import Factor, add_rows, dense, empty, list_of_rows, times
@@ -218,7 +219,7 @@ def _to_be_divided(
     def add(S, x_prev, x, y, u):
         value = jnp.ravel(gaussian.term.value(x, y))
         silent = fixed | jnp.isnan(value) if gaussian.term.name == "observation" else jnp.asarray(fixed)
-        parts = mask_missing(jnp.where(silent, jnp.nan, 0.0), value, *means.features(x_prev, x, u))[1:]
+        parts = mask_missing(where(silent, jnp.nan, 0.0), value, *means.features(x_prev, x, u))[1:]
         each = _rows_of(*parts).reshape(len(S.R), -1)
         return Sums(tuple(add_rows(R, [list(row)]) for R, row in zip(S.R, each, strict=True)), S.counts + ~silent)
 
@@ -227,13 +228,13 @@ def _to_be_divided(
         if d == 1:
             return scale
         if gaussian.diagonal:
-            return scale + jnp.diag(jnp.where(fixed, 1.0, 0.0))
-        return mask_covariance(jnp.where(fixed, jnp.nan, 0.0), scale)  # what is fixed has counts and rows of zero
+            return scale + jnp.diag(where(fixed, 1.0, 0.0))
+        return mask_covariance(where(fixed, jnp.nan, 0.0), scale)  # what is fixed has counts and rows of zero
 
     def log_likelihood(S, t):
         by, scale = means.residual(t), noise(t)
         possible = jnp.all(jnp.isfinite(scale)) & jnp.all(jnp.diag(scale) > 0)  # a scale may be too small a number
-        scale = jnp.where(possible, scale, jnp.eye(d))
+        scale = where(possible, scale, jnp.eye(d))
         if joint:
             left = jnp.sum(dense(S.R[0]).reshape(-1, d, m) * jnp.stack([jnp.stack(row) for row in by]), axis=-1)
             squares = jnp.sum(jax.vmap(partial(solve_lower, scale))(left) ** 2)
@@ -241,7 +242,7 @@ def _to_be_divided(
             white = [a / scale[i, i] for i, R in enumerate(S.R) for a in times(R, by[i])]
             squares = jnp.sum(jnp.stack(white) ** 2)
         log_p = -0.5 * squares - jnp.sum(S.counts * jnp.log(jnp.diag(scale)))
-        return jnp.where(possible, log_p, -jnp.inf)
+        return where(possible, log_p, -jnp.inf)
 
     def rows(S, t, drawn):
         of_row, scale = means.of_drawn(t, drawn), noise(t)

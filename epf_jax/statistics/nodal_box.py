@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from epf_jax.core.choice import where
 from epf_jax.core.interpolation import compress, expand, lagrange, points
 
 _FIRST_CUT = 20  # observations before a box shrinks whose nodes resolve the posterior and have to be read
@@ -20,6 +21,7 @@ _ALIKE = 1.2  # how much wider than one flattened density all of them together m
 _READING_SCALE = {1: 10.0, 2: 10.0, 3: 100.0}  # of `interpolation.compress`, where nodes resolve the posterior
 _FLATTENED_REACH = 4.0  # that of a new box in standard deviations of a density that was flattened: 6 would cut nothing
 _LOOKS = {1: 4, 2: 1, 3: 1}  # cuts at one observation while paths are remembered: each may halve the box
+_DUE = np.unique(np.ceil(10.0 ** (np.arange(1, 93) / 10) - 1e-6)).astype(np.int32) - 1  # steps, ten of a decade
 _OFF_CENTRE = 0.6  # share of the way to the box's edge where a posterior mean says that the box should move on
 
 
@@ -72,9 +74,9 @@ def following(
             read = _read_between(S.values, reading_scale(fall, counts), box, inside, counts), inside, misread
 
             def evaluated():
-                new = _box_moved(box, mean, jnp.where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
+                new = _box_moved(box, mean, where(fall > RESOLVED, _FLATTENED_REACH, reach) * sd, widest)
                 values = jax.checkpoint(jax.vmap(lambda path: evaluate(path, *new, t)))(S.opening)
-                return jax.tree.map(partial(jnp.where, remembers), (values, new, False), read)
+                return jax.tree.map(partial(where, remembers), (values, new, False), read)
 
             values, new, misread = read if S.opening is None else jax.lax.cond(may_remember, evaluated, lambda: read)
             low, high = (jnp.broadcast_to(end, S.low.shape) for end in new)
@@ -114,7 +116,7 @@ def _box_inside(box, mean, spread, counts):
 def _spacing(box, counts):
     """The distance between nodes in the middle of the box."""
     low, high = box
-    return jnp.pi / (jnp.asarray(counts) - 1) * 0.5 * (high - low)
+    return (np.pi / 2 / (np.array(counts) - 1)).astype(low.dtype) * (high - low)
 
 
 def _sd_alike(box, counts):
@@ -131,7 +133,7 @@ def _box_moved(box, mean, spread, widest):
     """A box about the mean, at least half as wide, or as wide if the mean lies near its edge; within the widest."""
     low, high = box
     off_centre = jnp.abs(mean - 0.5 * (low + high)) > _OFF_CENTRE * 0.5 * (high - low)
-    spread = jnp.maximum(spread, jnp.where(off_centre, 0.5, 0.25) * (high - low))
+    spread = jnp.maximum(spread, where(off_centre, 0.5, 0.25) * (high - low))
     return jnp.maximum(widest[0], mean - spread), jnp.minimum(widest[1], mean + spread)
 
 
@@ -153,10 +155,11 @@ def reading_scale(fall, counts):
 def _posterior_moments(values, log_weights, box, counts, log_prior):
     """Mean and sd of theta under the weighted mixture of the particles' densities, by quadrature on the nodes."""
     z = nodes(box, counts).reshape(-1, len(counts))
-    cells = jnp.ones(())
+    cells = np.ones(())
     for n in counts:  # Chebyshev points are equally spaced in the angle: dz = sin(angle) d(angle)
-        cells = cells[..., None] * jnp.maximum(jnp.sin(jnp.pi * jnp.arange(n) / (n - 1)), 0.25 / n)
-    log_p = values.reshape(values.shape[0], -1) + jax.vmap(log_prior)(z) + jnp.log(cells).ravel()
+        cells = cells[..., None] * np.maximum(np.sin(np.pi * np.arange(n) / (n - 1)), 0.25 / n)
+    log_cells = np.log(cells).ravel().astype(values.dtype)
+    log_p = values.reshape(values.shape[0], -1) + jax.vmap(log_prior)(z) + log_cells
     mixture = jnp.exp(log_weights) @ jax.nn.softmax(log_p, axis=1)
     mean = mixture @ z
     return mean, jnp.sqrt(mixture @ (z - mean) ** 2)
@@ -168,7 +171,8 @@ def _fall_of(values, log_weights):
     below = jnp.tensordot(jnp.exp(log_weights), jnp.max(values, axis=all_nodes, keepdims=True) - values, axes=1)
     fall = jnp.zeros((), values.dtype)
     for i, n in enumerate(below.shape):
-        along = jnp.sort(jnp.min(below, axis=tuple(j for j in range(below.ndim) if j != i)))
+        others = tuple(j for j in range(below.ndim) if j != i)
+        along = jnp.sort(jnp.min(below, axis=others) if others else below)
         fall = jnp.maximum(fall, along[_num_neighbours(n)])
     return fall
 
@@ -179,9 +183,7 @@ def _num_neighbours(num_nodes: int) -> int:
 
 def _is_due(t):
     """True about ten times per decade of t > 0. It depends on t alone, so that it stays a branch under `vmap`."""
-    xp = np if isinstance(t, int) else jnp
-    rung = xp.floor(10 * xp.log10(xp.stack([t, t + 1]).astype(float)))
-    return (t > 0) & (rung[1] > rung[0])
+    return (t == _DUE).any()
 
 
 def to_unit(z, low, high):
@@ -198,4 +200,5 @@ def axes(box, counts):
     """The Chebyshev points of each coordinate."""
     low, high = box
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    return [middle[i] + half[i] * jnp.asarray(points(n), low.dtype) for i, n in enumerate(counts)]
+    ends = zip(jnp.unstack(middle), jnp.unstack(half), counts, strict=True)
+    return [centre + width * points(n).astype(low.dtype) for centre, width, n in ends]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from epf_jax.core.checks import is_like
+from epf_jax.core.choice import where
 from epf_jax.core.dependence import depends_on
 from epf_jax.models.path_terms import Terms
 from epf_jax.particles.weights import where_rows
@@ -98,7 +99,7 @@ def opener(
         x_rows = None if x is None else _put(opening.x, t + 1, x_t)
         y_rows = opening.y if y is None or y_t is None else _put(opening.y, t, y_t)
         u_rows = None if u is None else jax.tree.map(lambda rows, row: _put(rows, t, row), opening.u, u_t)
-        return Opening(x_rows, y_rows, u_rows, jnp.where(_can_be_kept(u, u_t), t + 1, length + 1))
+        return Opening(x_rows, y_rows, u_rows, where(_can_be_kept(u, u_t), t + 1, length + 1))
 
     def total(opening, of_start, of_step, so_far):
         @jax.checkpoint  # a gradient's memory is not to grow with the length
@@ -118,7 +119,7 @@ def opener(
             k, step = numbered
 
             def with_step(total):
-                return total + jnp.where(k < opening.num_steps, of_row(step), 0.0)
+                return total + where(k < opening.num_steps, of_row(step), 0.0)
 
             return jax.lax.cond(k < so_far, with_step, lambda total: total, total), None
 
@@ -161,7 +162,7 @@ def _can_be_kept(example: Any, u: Any) -> Bool[Array, ""]:
 def _put(rows: Array, t: Int[Array, ""], row: Any) -> Array:
     """The rows with this one in place t and in all later places, which are still empty."""
     later = jnp.arange(rows.shape[0]) >= t
-    return jnp.where(later.reshape(-1, *[1] * (rows.ndim - 1)), jnp.asarray(row, rows.dtype), rows)
+    return where(later.reshape(-1, *[1] * (rows.ndim - 1)), jnp.asarray(row, rows.dtype), rows)
 
 
 def _reads_floats(terms: Terms, z: Float[Array, " P"]) -> bool:

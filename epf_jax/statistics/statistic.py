@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from epf_jax.core.gaussian import cholesky
+from epf_jax.core.choice import where
+from epf_jax.core.gaussian import cholesky, diagonal_matrix
 from epf_jax.models.parameters import theta_inside
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_rows
 from epf_jax.particles.weights import where_rows
@@ -133,15 +134,15 @@ def _taken_in(statistic, coordinates, S, theta, population):
     An observation that says thousands of times as much as all before it leaves copies of one particle, beside the
     posterior by many of its standard deviations. The box, which follows the statistic, knows where it is.
     """
-    low, high = statistic.box(jax.tree.map(lambda leaf: leaf[0], S))
+    low, high = (end[0] for end in jax.vmap(statistic.box)(S))  # the same for all particles
     scale_tril = population.scale_tril
     sd, reach = jnp.sqrt(jnp.sum(scale_tril**2, axis=1)), 0.5 * (high - low)
-    least = jnp.where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
-    longer = cholesky(scale_tril @ scale_tril.T + jnp.diag(least**2))
-    scale_tril = jnp.where(jnp.any(least > 0), longer, scale_tril)
+    least = where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
+    longer = cholesky(scale_tril @ scale_tril.T + diagonal_matrix(least**2))
+    scale_tril = where(jnp.any(least > 0), longer, scale_tril)
     z = jax.vmap(coordinates.to_vector)(theta)
     outside = jnp.any((z < low) | (z > high), axis=1)
-    inside = jax.vmap(coordinates.to_theta)(jnp.clip(z, low, high))
+    inside = jax.vmap(coordinates.to_theta)(jnp.minimum(jnp.maximum(z, low), high))
     return jax.tree.map(partial(where_rows, outside), inside, theta), population._replace(scale_tril=scale_tril)
 
 

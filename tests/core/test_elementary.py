@@ -1,7 +1,6 @@
-"""The logarithm and the normal quantile in plain arithmetic, against Python's own."""
+"""The logarithm and the normal distribution function in plain arithmetic, against Python's own."""
 
 import math
-from statistics import NormalDist
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from epf_jax.core.elementary import log, log_ndtr, normal_quantile, normal_quantile_of_log
+from epf_jax.core.elementary import log, log_ndtr, normal_quantile_of_log
 
 LOG_UNITS = {"float32": 4, "float64": 16}  # 2.2 and 12 were seen: a polynomial of degree 18 made from Chebyshev's
-QUANTILE = {"float32": 5e-7, "float64": 2e-10}  # 3.9e-7 and 1.6e-10 were seen; jax's erf_inv has 6e-6 and 1.1e-10
 
 # Of the distribution function's logarithm, which adds numbers as large as itself, and of its inverse, in the same units:
 NDTR_UNITS = {"float32": 4, "float64": 64}  # 2.7 and 50 were seen
@@ -33,32 +31,6 @@ def test_the_logarithm_is_that_of_numpy(dtype):
 def test_the_logarithm_has_the_slope_of_one(dtype):
     slope = jax.vmap(jax.grad(log))(jnp.array([1.0, 2.5, 1e8]))
     np.testing.assert_allclose(slope, [1.0, 0.4, 1e-8], rtol=4 * np.finfo(dtype).eps)
-
-
-def largest_below_one(dtype):
-    return np.nextafter(dtype.type(1.0), dtype.type(0.0))
-
-
-@pytest.fixture
-def u(dtype):
-    """From the middle to the last number below one, and the two places where a polynomial hands over to another."""
-    far = 1.0 - 2.0 ** -np.linspace(1, 24 if dtype == np.float32 else 53, 400)
-    seams = [np.sqrt(-np.expm1(-w)) + step for w in (5.0, 8.0) for step in np.linspace(-1e-4, 1e-4, 21)]
-    return np.unique(np.concatenate([np.linspace(1e-3, 0.999, 2000), far, seams]).astype(dtype))
-
-
-def test_the_normal_quantile_is_that_of_python(u, dtype):
-    assert u[-1] == largest_below_one(dtype)
-    exact = np.array([-NormalDist().inv_cdf((1.0 - float(value)) / 2.0) for value in u])
-    np.testing.assert_allclose(normal_quantile(jnp.asarray(u)), exact, rtol=QUANTILE[dtype.name])
-
-
-def test_the_normal_quantile_is_odd_and_has_the_slope_of_a_normal_at_zero(u, dtype):
-    at_u = np.asarray(normal_quantile(jnp.asarray(u)))
-    np.testing.assert_array_equal(normal_quantile(jnp.asarray(-u)), -at_u)
-    near = jnp.array([0.0, 1e-6, -1e-20])
-    expected = np.asarray(near) * math.sqrt(math.pi / 2)
-    np.testing.assert_allclose(normal_quantile(near), expected, rtol=QUANTILE[dtype.name])
 
 
 def test_the_logarithm_of_the_distribution_function_is_that_of_scipy(dtype):

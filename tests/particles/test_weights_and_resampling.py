@@ -100,7 +100,7 @@ def test_both_ways_to_a_quantile_give_the_smallest_value_that_reaches_the_level(
     values[[7, 8]], weights[[7, 8]] = (np.inf, -np.inf), 0.0
     weights /= weights.sum()
     levels = np.array([0.9, 0.013, 0.5, 0.5, 0.5001, 0.25, 0.999])  # in no order, two alike, two next to each other
-    found = jax.jit(way)(*map(jnp.asarray, (values, weights, levels)))
+    found = jax.jit(way)(*map(jnp.asarray, (values[None], weights, levels)))[0]
     order = np.argsort(values)
     expected = values[order][np.searchsorted(np.cumsum(weights[order]), levels)]
     # 2^-24 of the range, about 6, are 4e-7; float32 adds its own 1e-7 of values up to 3.
@@ -113,14 +113,15 @@ def test_a_value_far_out_that_weighs_nothing_takes_no_precision_from_the_others(
     weights = np.full(500, 1 / 498)
     weights[[0, 1]] = 1e-13, 1e-12  # less than a rounding of all the others together
     values[[0, 1]] = 2.0**31, -(2.0**31)  # a count that overflowed, of a theta that the data rule out
-    found = jax.jit(way)(*map(jnp.asarray, (values, weights, np.array([0.05, 0.401, 0.95]))))
+    found = jax.jit(way)(*map(jnp.asarray, (values[None], weights, np.array([0.05, 0.401, 0.95]))))[0]
     expected = np.quantile(values[2:], [0.05, 0.401, 0.95], method="inverted_cdf")
     np.testing.assert_allclose(found, expected, atol=1e-6)  # as above
 
 
 @pytest.mark.parametrize("way", [by_halving, by_counting])
 def test_quantiles_of_equal_values_are_that_value(way):
-    np.testing.assert_array_equal(way(jnp.full(4, 3.7), jnp.full(4, 0.25), jnp.array([0.1, 0.9])), np.float32(3.7))
+    found = way(jnp.full((1, 4), 3.7), jnp.full(4, 0.25), jnp.array([0.1, 0.9]))
+    np.testing.assert_array_equal(found, np.float32(3.7))
 
 
 @pytest.mark.parametrize("num", [400, 2400, 10_000])  # by halving, and by counting
@@ -139,7 +140,7 @@ def test_quantiles_of_many_particles_are_counted_and_are_those_of_halving():
     found = jax.jit(quantiles)(jnp.asarray(values), jnp.asarray(log_weights), levels)
     w = jax.nn.softmax(jnp.asarray(log_weights))
     for j in range(2):  # ranges of about 7: 2^-24 of that, and float32's rounding of a value of 3
-        np.testing.assert_allclose(found[j], jax.jit(by_halving)(jnp.asarray(values[:, j]), w, levels), atol=1e-6)
+        np.testing.assert_allclose(found[j], jax.jit(by_halving)(values[:, j][None], w, levels)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [3, 6, 7, 20])

@@ -13,7 +13,7 @@ import pytest
 from jax.extend import core
 
 import epf_jax as epf
-from epf_jax.running.run import DEFAULT_LEVELS, run_and_look
+from epf_jax.running.run import DEFAULT_LEVELS, run_jitted
 
 TABLE = pathlib.Path(__file__).with_name("equations.json")
 MAY_GROW = 1.1
@@ -56,10 +56,10 @@ def equations_of_run(filter_):
     """What `epf.run` traces for a series."""
 
     def run(*given):
-        return run_and_look(filter_, DEFAULT_LEVELS, False, None, False, *given)
+        return run_jitted(filter_, DEFAULT_LEVELS, False, None, False, *given)
 
     y, times = jnp.zeros(NUM_STEPS), jnp.arange(1, NUM_STEPS + 1)
-    return num_equations(jax.make_jaxpr(run)(jax.random.key(0), None, y, times).jaxpr)
+    return num_equations(jax.make_jaxpr(run)(jax.random.key(0), None, y, times, NUM_STEPS).jaxpr)
 
 
 @pytest.mark.parametrize("name", FILTERS)

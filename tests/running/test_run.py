@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from epf_jax.core import compilation_cache
 from epf_jax.core.machine import share_of_maps
 from epf_jax.models.observed import observed_series
 from epf_jax.running.records import log_scores
+from epf_jax.running.run import DEFAULT_LEVELS, run_jitted
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
@@ -247,3 +249,31 @@ def test_states_and_reports_print_whatever_they_hold():
     told = []
     jax.grad(lambda a: told.append(repr(later._replace(theta={"phi": a * later.theta["phi"]}))) or a)(1.0)
     assert "FilterState" in told[0]
+
+
+def test_series_of_other_lengths_share_one_program_and_get_the_results_of_their_own():
+    filter_ = epf.bootstrap_filter(MODEL, 32)
+    y = np.asarray(epf.simulate(KEY, MODEL, {"phi": 0.8}, 30)[1])
+    epf.run(KEY, filter_, y, diagnostics=True)
+    programs = run_jitted._cache_size()
+    results = epf.run(KEY, filter_, y[:17], diagnostics=True)
+    assert run_jitted._cache_size() == programs
+    exact = run_jitted(filter_, DEFAULT_LEVELS, False, None, True, KEY, None, y[:17], np.arange(1, 18))
+    for found, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(exact), strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_run_of_unknown_length_has_the_gradient_of_a_scan():
+    def log_evidence(scale, **options):
+        model = epf.StateSpaceModel(
+            prior={"phi": dist.Normal(0.0, 0.5)},
+            initial=lambda theta: dist.Normal(0.0, 1.0),
+            transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, scale),
+            observation=lambda theta, x, u: dist.Normal(x, 1.0),
+        )
+        return epf.run(KEY, epf.bootstrap_filter(model, 16), Y[:5], levels=(), **options).log_evidence[-1]
+
+    found = jax.value_and_grad(log_evidence)(0.7)
+    wanted = jax.value_and_grad(partial(log_evidence, remat_every=2))(0.7)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)

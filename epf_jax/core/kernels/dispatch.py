@@ -50,11 +50,11 @@ def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: 
     def scan(captured, state, rows):
         return jax.lax.platform_dependent(captured, state, rows, cuda=on_chip_given, default=by_xla_given)
 
-    scan.defjvp(partial(_jvp_of_what_varies, by_xla_given), symbolic_zeros=True)
+    scan.defjvp(partial(jvp_of_what_varies, by_xla_given), symbolic_zeros=True)
     return scan(captured, state, rows)
 
 
-def _jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The derivative along those inputs that have a tangent: a zero made an array would look like one that has."""
     treedef: Any
     leaves, treedef = jax.tree.flatten(primals)
