@@ -30,11 +30,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.choice import where
 from epf_jax.core.random import normal
+from epf_jax.core.random import uniform as uniforms
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
 from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each, step_each
 from epf_jax.filters.known_theta import KnownTheta, check_inner
@@ -175,43 +177,51 @@ def _rejuvenation(
     """PMMH moves of every theta, and larger inner filters where few are accepted."""
     last_level = len(sizes) - 1
 
-    def move(key, theta, filters, log_evidence, level, spread, memory, num_steps):
-        scale_tril = steps_like(spread)
-
-        def metropolis(carry, key):
-            z, _, log_evidence = carry
-            key_move, key_inner, key_accept = jax.random.split(key, 3)
-            z_new = z + normal(key_move, z.shape, z.dtype) @ scale_tril.T
-            theta_new = jax.vmap(coordinates.to_theta)(z_new)
-            filters_new, evidence_new = rerun_each(key_inner, sizes, level, theta_new, memory, num_steps)
-            uniform = jax.random.uniform(key_accept, z.shape[:1], z.dtype)
-            accept, bad = accepted(uniform, log_density(z, log_evidence), log_density(z_new, evidence_new))
-            carry = jax.tree.map(partial(where_rows, accept), (z_new, filters_new, evidence_new), carry)
-            return carry, together(SampleInfo(accept, bad))
-
-        start = jax.vmap(coordinates.to_vector)(theta), filters, log_evidence
-        (z, filters, log_evidence), info = jax.lax.scan(metropolis, start, jax.random.split(key, num_moves))
-        return jax.vmap(coordinates.to_theta)(z), filters, log_evidence, together(info)
-
     def log_density(z, log_evidence):
         return jax.vmap(coordinates.log_prior)(z) + log_evidence
 
     def rejuvenate(key, particles, spread, memory, num_steps):
-        key_move, key_exchange = jax.random.split(key)
         theta, filters, log_evidence, level, log_weights, _ = particles
-        theta, filters, log_evidence, moves = move(
-            key_move, theta, filters, log_evidence, level, spread, memory, num_steps
-        )
-        low = (moves.acceptance < min_acceptance) & (level < last_level)
+        key_move, key_exchange = jax.random.split(key)
+        keys = jax.vmap(lambda key: jax.random.split(key, 3))(jax.random.split(key_move, num_moves))
+        scale_tril = steps_like(spread)
 
-        def exchange():
-            steps = jnp.where(low, num_steps, 0)
-            larger, evidence_new = rerun_each(key_exchange, sizes, level + 1, theta, memory, steps)
-            weighing = reweight(log_weights, evidence_new - log_evidence)
-            return Rejuvenated(theta, larger, evidence_new, level + 1, weighing.log_weights, moves)
+        def turn(particles, keys, exchanges, num_steps):
+            """All particles moved; or, in the last turn, exchanged: the way over the past is in the program once."""
+            either = (lambda _, b: b) if last_level == 0 else partial(where, exchanges)
+            z, filters, log_evidence, level, log_weights, moves = particles
+            z_new = z + either(0.0, normal(keys[0], z.shape, z.dtype) @ scale_tril.T)
+            level = level + either(1, 0)
+            theta_new = jax.vmap(coordinates.to_theta)(z_new)
+            filters_new, evidence_new = rerun_each(keys[1], sizes, level, theta_new, memory, num_steps)
+            uniform = uniforms(keys[2], z.shape[:1], z.dtype)
+            accept, bad = accepted(uniform, log_density(z, log_evidence), log_density(z_new, evidence_new))
+            if last_level > 0:
+                exchanged = reweight(log_weights, evidence_new - log_evidence).log_weights
+                log_weights = where(exchanges, exchanged, log_weights)
+            told = together(SampleInfo(accept, bad))
+            moves = jax.tree.map(lambda so_far, more: so_far + either(0, more), moves, told)
+            old, new = (z, filters, log_evidence), (z_new, filters_new, evidence_new)
+            z, filters, log_evidence = jax.tree.map(partial(where_rows, either(True, accept)), new, old)
+            return Rejuvenated(z, filters, log_evidence, level, log_weights, moves)
 
-        stay = Rejuvenated(theta, filters, log_evidence, level, log_weights, moves)
-        return stay if last_level == 0 else jax.lax.cond(low, exchange, lambda: stay)
+        def turn_or_stay(particles, row):
+            keys, exchanges = row
+            low = (particles.moves.acceptance < num_moves * min_acceptance) & (particles.level < last_level)
+            due = ~exchanges | low
+            given = particles, keys, exchanges, where(due, num_steps, 0)
+            return jax.lax.cond(due, turn, lambda particles, *_: particles, *given), None
+
+        z = jax.vmap(coordinates.to_vector)(theta)
+        particles = Rejuvenated(z, filters, log_evidence, level, log_weights, no_draw())
+        if last_level == 0:
+            move = lambda particles, keys: (turn(particles, keys, False, num_steps), None)  # noqa: E731
+            particles, _ = jax.lax.scan(move, particles, keys)
+        else:
+            keys = jnp.concatenate([keys, jnp.broadcast_to(key_exchange, (1, 3))])
+            particles, _ = jax.lax.scan(turn_or_stay, particles, (keys, np.arange(num_moves + 1) == num_moves))
+        moves = particles.moves._replace(acceptance=particles.moves.acceptance / num_moves)
+        return particles._replace(theta=jax.vmap(coordinates.to_theta)(particles.theta), moves=moves)
 
     return rejuvenate
 

@@ -167,7 +167,7 @@ def test_the_inner_proposal_is_the_best_that_the_model_allows():
         observation=lambda theta, x, u: dist.Normal(x, 0.5),
     )
     assert why_not_fully_adapted(model)
-    assert "proposal bootstrap" in repr(epf.smc2_filter(model, 8, max_steps=4, num_inner=4))
+    assert "proposal defensive" in repr(epf.smc2_filter(model, 8, max_steps=4, num_inner=4))
 
 
 def reads_inputs(example_input=None):
