@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
+from epf_jax.core.programs import is_variable, programs_in, walk
+
 
 def abstractly(function: Callable, *arguments: Any) -> Any:
     """The result of `function(*arguments)` under abstract evaluation: types and shapes without numbers."""
@@ -34,8 +36,8 @@ def depends_on(function: Callable, example: Any, *others: Any) -> bool:
 
 def reads(program: Jaxpr) -> list[bool]:
     """For each input of a traced program, whether anything in it reads that input."""
-    read = {v for v in program.outvars if _is_variable(v)}
-    read.update(v for eqn in program.eqns for v in eqn.invars if _is_variable(v))
+    read = {v for v in program.outvars if is_variable(v)}
+    read.update(v for eqn in program.eqns for v in eqn.invars if is_variable(v))
     return [v in read for v in program.invars]
 
 
@@ -47,11 +49,11 @@ def same_as(program: Jaxpr) -> list[int | None]:
     made_of = {v: eqn.invars[0] for eqn in program.eqns if eqn.primitive.name in _SHAPING for v in eqn.outvars}
 
     def source(v):
-        while v in made_of and _is_variable(made_of[v]):
+        while v in made_of and is_variable(made_of[v]):
             v = made_of[v]
         return program.invars.index(v) if v in program.invars else None
 
-    return [source(v) if _is_variable(v) else None for v in program.outvars]
+    return [source(v) if is_variable(v) else None for v in program.outvars]
 
 
 def is_affine(function: Callable, example: Any, *others: Any) -> bool:
@@ -151,13 +153,13 @@ def _has_step(jaxpr: Jaxpr, flags: list[bool], wanted: list[bool]) -> bool:
     Steps are the operations of `_STEP`, all that make whole numbers or truth values, and choices by what is flagged.
     """
     marked = _marked(jaxpr, flags)
-    needed = {v for v, flag in zip(jaxpr.outvars, wanted, strict=True) if flag and _is_variable(v)}
+    needed = {v for v, flag in zip(jaxpr.outvars, wanted, strict=True) if flag and is_variable(v)}
     for eqn in reversed(jaxpr.eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
         of_outputs = [v in needed for v in eqn.outvars]
-        needed.update(filter(_is_variable, eqn.invars))
-        inputs = [_is_variable(v) and v in marked for v in eqn.invars]
+        needed.update(filter(is_variable, eqn.invars))
+        inputs = list(map(marked, eqn.invars))
         if any(inputs) and _makes_step(eqn, inputs, of_outputs):
             return True
     return False
@@ -183,12 +185,6 @@ def _makes_step(eqn: Any, inputs: list[bool], wanted: list[bool]) -> bool:
     )
 
 
-def programs_in(eqn: Any) -> list[Jaxpr]:
-    """The programs among an operation's parameters: how a scatter adds, say."""
-    values = [value for given in eqn.params.values() for value in (given if isinstance(given, tuple) else (given,))]
-    return [inner for inner in (getattr(value, "jaxpr", value) for value in values) if hasattr(inner, "eqns")]
-
-
 def _all(variables: Sequence[Any]) -> list[bool]:
     return [True] * len(variables)
 
@@ -198,24 +194,18 @@ def _is_real(variable: Any) -> bool:
     return jnp.issubdtype(getattr(variable.aval, "dtype", float), jnp.inexact)
 
 
-def _is_variable(atom: Any) -> bool:
-    return not hasattr(atom, "val")  # which a literal has
-
-
 def _propagate(jaxpr: Jaxpr, flags: list[bool]) -> list[bool]:
     """Which outputs of a jaxpr depend on its flagged inputs."""
-    marked = _marked(jaxpr, flags)
-    return [_is_variable(v) and v in marked for v in jaxpr.outvars]
+    return list(map(_marked(jaxpr, flags), jaxpr.outvars))
 
 
-def _marked(jaxpr: Jaxpr, flags: list[bool]) -> set[Any]:
-    """The variables that may depend on the flagged inputs: rather too many than too few."""
-    marked = {var for var, flag in zip(jaxpr.invars, flags, strict=True) if flag}
-    for eqn in jaxpr.eqns:
-        inputs = [_is_variable(v) and v in marked for v in eqn.invars]
-        if any(inputs):
-            marked.update(var for var, flag in zip(eqn.outvars, _flow(eqn, inputs), strict=True) if flag)
-    return marked
+def _marked(jaxpr: Jaxpr, flags: list[bool]) -> Callable[[Any], bool]:
+    """Which variables may depend on the flagged inputs: rather too many than too few."""
+
+    def flow(eqn, inputs):
+        return _flow(eqn, inputs) if any(inputs) else [False] * len(eqn.outvars)
+
+    return walk(jaxpr, flags, flow, literal=lambda _: False, unknown=False)
 
 
 def _flow(eqn: Any, inputs: list[bool]) -> list[bool]:

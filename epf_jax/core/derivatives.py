@@ -20,6 +20,7 @@ from jax.experimental.jet import jet, jet_rules
 from jaxtyping import Array, Float
 
 from epf_jax.core.polynomials import is_zero, multi_indices
+from epf_jax.core.programs import outputs, programs_in, walk
 
 MAX_NESTED_ORDER = 6  # compiles in seconds; at order 8 nested forward mode takes minutes
 
@@ -87,21 +88,22 @@ def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
     """Names of the primitives between `function(*args)` and its first argument that `jet` has no rule for."""
     names: list[str] = []
 
-    def visit(jaxpr, reached):
-        for eqn in jaxpr.eqns:
-            if not any(not hasattr(v, "val") and v in reached for v in eqn.invars):  # a literal has a value
-                continue
-            reached.update(eqn.outvars)
-            inner = [getattr(p, "jaxpr", p) for p in eqn.params.values() if hasattr(getattr(p, "jaxpr", p), "eqns")]
-            for sub in inner:
-                visit(sub, set(sub.invars))
+    def visit(program, reached):
+        walk(program, reached, operation, literal=lambda _: False, unknown=False)
+
+    def operation(eqn, reached):
+        if any(reached):
+            for inner in programs_in(eqn):
+                visit(inner, [True] * len(inner.invars))
             known = eqn.primitive in jet_rules or eqn.primitive.name in ("jit", "pjit")
             if not known and eqn.primitive.name not in names:
                 names.append(eqn.primitive.name)
+        return [any(reached)] * len(eqn.outvars)
 
     with jax.disable_jit():
         closed = jax.make_jaxpr(lambda first, rest: function(first, *rest))(args[0], args[1:])
-    visit(closed.jaxpr, set(closed.jaxpr.invars[: len(jax.tree.leaves(args[0]))]))
+    num_first = len(jax.tree.leaves(args[0]))
+    visit(closed.jaxpr, [i < num_first for i in range(len(closed.jaxpr.invars))])
     return names
 
 
@@ -112,24 +114,19 @@ def without_zeros(function: Callable, *args: Any) -> Any:
     arithmetic, and XLA may not drop it, because 0 times infinity is not 0.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    values.update(zip(closed.jaxpr.invars, jax.tree.leaves(args), strict=True))
 
-    def value_of(variable):
-        return variable.val if hasattr(variable, "val") else values[variable]
-
-    for eqn in closed.jaxpr.eqns:
-        inputs = [value_of(v) for v in eqn.invars]
+    def operation(eqn, inputs):
         kept = _without_zero(eqn, inputs)
         if kept is not None:
-            values[eqn.outvars[0]] = kept
-            continue
+            return [kept]
         constant = not any(isinstance(value, jax.core.Tracer) for value in inputs)
         with jax.ensure_compile_time_eval() if constant else nullcontext():
             out = eqn.primitive.bind(*inputs, **eqn.params)
             out = jax.tree.map(np.asarray, out) if constant else out
-        values.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out], strict=True))
-    return jax.tree.unflatten(jax.tree.structure(shape), map(value_of, closed.jaxpr.outvars))
+        return out if eqn.primitive.multiple_results else [out]
+
+    found = outputs(closed.jaxpr, jax.tree.leaves(args), operation, constants=closed.consts)
+    return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
 _LINEAR = {"neg", "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "reduce_sum", "convert_element_type"}

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.choice import where
 from epf_jax.core.elementary import log
 from epf_jax.core.platforms import by_platform
+from epf_jax.core.programs import is_variable, outputs
 from epf_jax.core.random import between_ones, normal_at, places, stream
 
 
@@ -103,29 +104,21 @@ def _called(eqn: Any) -> Any:
 
 def _evaluated(program: Any, consts: Any, inputs: Any) -> list[Any]:
     """The results of a jaxpr, with gamma draws by `log_gamma`."""
-    values = dict(zip((*program.constvars, *program.invars), (*consts, *inputs), strict=True))
 
-    def value_of(variable):
-        return variable.val if hasattr(variable, "val") else values[variable]
-
-    for eqn in program.eqns:
-        given = list(map(value_of, eqn.invars))
-        found: Any
+    def operation(eqn, given):
         if eqn.primitive.name == "random_gamma":
             draw = log_gamma if eqn.params["log_space"] else gamma
             for _ in jnp.shape(given[0]):  # a key for each of the first draws' axes
                 draw = jax.vmap(draw)
-            found = [draw(*given)]
-        elif _draws_gammas(_called(eqn)):
-            found = _evaluated(_called(eqn), eqn.params["jaxpr"].consts, given)
-        else:
-            variables = [v for v in eqn.invars if not hasattr(v, "val")]
-            alone = program.replace(
-                constvars=(), invars=variables, outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects
-            )
-            found = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*map(value_of, variables))
-        values.update(zip(eqn.outvars, found, strict=True))
-    return list(map(value_of, program.outvars))
+            return [draw(*given)]
+        if _draws_gammas(_called(eqn)):
+            return _evaluated(_called(eqn), eqn.params["jaxpr"].consts, given)
+        variables = [v for v in eqn.invars if is_variable(v)]
+        alone = program.replace(constvars=(), invars=variables, outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects)
+        values = [value for v, value in zip(eqn.invars, given, strict=True) if is_variable(v)]
+        return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values)
+
+    return outputs(program, inputs, operation, constants=consts)
 
 
 @log_gamma.defjvp

@@ -4,12 +4,12 @@ NumPy raises IndexError; JAX silently gives the nearest entry: `x[2]` of a state
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr
 
-from epf_jax.core.dependence import programs_in
+from epf_jax.core.programs import programs_in, walk
 
 # What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -28,36 +28,34 @@ class Missed(NamedTuple):
     shape: tuple[int, ...]
 
 
-def missed_entry(program: Jaxpr, known: dict[Any, Any] | None = None) -> Missed | None:
+def missed_entry(program: Jaxpr, known: Sequence[Any] | None = None) -> Missed | None:
     """The first constant index in a traced program that is out of bounds.
 
     Longer slices are not checked: `jax.lax.dynamic_slice` may end with the array.
 
     Args:
         program: the traced program.
-        known: the constant values among its inputs.
+        known: the values of its inputs, None for those that are not constant.
     """
-    values = dict(known or {})
-    eqn: Any
-    for eqn in program.eqns:
-        given = [v.val if hasattr(v, "val") else values.get(v) for v in eqn.invars]
+    missed: list[Missed | None] = []
+
+    def operation(eqn, given):
         if eqn.primitive.name == "dynamic_slice":
-            found = _outside(eqn.invars[0].aval.shape, given[1:], eqn.params["slice_sizes"])
+            missed.append(_outside(eqn.invars[0].aval.shape, given[1:], eqn.params["slice_sizes"]))
         else:
-            found = next(
-                filter(None, (missed_entry(inner, _known(eqn, inner, given)) for inner in programs_in(eqn))), None
-            )
-        if found is not None:
-            return found
+            missed.extend(missed_entry(inner, _known(eqn, inner, given)) for inner in programs_in(eqn))
         if eqn.primitive.name in _ARITHMETIC and all(value is not None for value in given):
-            values[eqn.outvars[0]] = _ARITHMETIC[eqn.primitive.name](*given)
-    return None
+            return [_ARITHMETIC[eqn.primitive.name](*given)]
+        return [None] * len(eqn.outvars)
+
+    walk(program, [None] * len(program.invars) if known is None else known, operation)
+    return next(filter(None, missed), None)
 
 
-def _known(eqn: Any, inner: Jaxpr, given: list[Any]) -> dict[Any, Any]:
+def _known(eqn: Any, inner: Jaxpr, given: list[Any]) -> list[Any] | None:
     """Which inputs of a called inner program are constant."""
     called = eqn.primitive.name not in _IN_TURNS and len(inner.invars) == len(given)
-    return dict(zip(inner.invars, given, strict=True)) if called else {}
+    return given if called else None
 
 
 def _outside(shape: tuple[int, ...], starts: list[Any], sizes: tuple[int, ...]) -> Missed | None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from epf_jax.core.checks import is_key
+from epf_jax.core.programs import outputs
 
 
 def fingerprint(function: Callable, *arguments: Any) -> str:
@@ -28,15 +29,7 @@ def _names(program: Any, inputs: list[str]) -> list[str]:
     """The names of a program's outputs, given those of its inputs."""
     constants = program.consts if isinstance(program, ClosedJaxpr) else []
     program = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-    known = dict(zip(program.invars, inputs, strict=True))
-    known |= dict(zip(program.constvars, map(_constant, constants), strict=False))
-
-    def name(atom):
-        return _constant(atom.val) if isinstance(atom, Literal) else known.get(atom, "")
-
-    for step in program.eqns:
-        known |= zip(step.outvars, _outputs(step, [name(atom) for atom in step.invars]), strict=True)
-    return [name(atom) for atom in program.outvars]
+    return outputs(program, inputs, _outputs, constants=list(map(_constant, constants)), literal=_constant, unknown="")
 
 
 def _outputs(step: Any, given: list[str]) -> list[str]:

@@ -24,20 +24,21 @@ from epf_jax.core.kernels.cells import (
     stacked,
     to_numbers,
 )
+from epf_jax.core.programs import is_variable, outputs
 
 _UNROLL = 4  # loops up to this length are written out
 
 
 def evaluate(block: Block, jaxpr: Any, inputs: list[Cells]) -> list[Cells]:
     """The results of a jaxpr for the given constants and inputs."""
-    env: dict[Any, Cells] = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
-
-    def read(variable):
-        return constant(block, variable.val) if hasattr(variable, "val") else env[variable]
-
-    for eqn in _needed(jaxpr):
-        env.update(zip(eqn.outvars, _apply(block, eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.outvars]
+    num_constants = len(jaxpr.constvars)
+    return outputs(
+        jaxpr.replace(eqns=_needed(jaxpr)),
+        inputs[num_constants:],
+        lambda eqn, given: _apply(block, eqn, given),
+        constants=inputs[:num_constants],
+        literal=lambda value: constant(block, value),
+    )
 
 
 def _call(block: Block, closed: Any, inputs: list[Cells]) -> list[Cells]:
@@ -46,11 +47,11 @@ def _call(block: Block, closed: Any, inputs: list[Cells]) -> list[Cells]:
 
 def _needed(jaxpr: Any) -> list[Any]:
     """The equations that lead to a result."""
-    live, needed = {v for v in jaxpr.outvars if not hasattr(v, "val")}, []
+    live, needed = set(filter(is_variable, jaxpr.outvars)), []
     for eqn in reversed(jaxpr.eqns):
         if any(v in live for v in eqn.outvars):
             needed.append(eqn)
-            live.update(v for v in eqn.invars if not hasattr(v, "val"))
+            live.update(filter(is_variable, eqn.invars))
     return needed[::-1]
 
 
