@@ -47,13 +47,28 @@ BOX, GATHER = "filters/extended_parameter.py", "particles/resampling.py"
 MUTANTS = [
     # the parameter filter
     Mutant(
-        "theta not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, _, S), log_weights =", STEP
+        "theta not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(x_prev, x, _, S), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
-        "S not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, theta, _), log_weights =", STEP
+        "S not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(x_prev, x, theta, _), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
-        "x_prev not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(_, x, theta, S), log_weights =", STEP
+        "x_prev not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(_, x, theta, S), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
         "theta not looked ahead",
@@ -61,6 +76,7 @@ MUTANTS = [
         "(x_prev, theta, S), log_weights = sel",
         "(x_prev, _, S), log_weights = sel",
         STEP,
+        "adapted",
     ),
     Mutant(
         "x_prev not looked ahead",
@@ -68,6 +84,7 @@ MUTANTS = [
         "(x_prev, theta, S), log_weights = sel",
         "(_, theta, S), log_weights = sel",
         STEP,
+        "adapted",
     ),
     Mutant(
         "key of x for theta",
@@ -91,6 +108,7 @@ MUTANTS = [
         "proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)\n            weighings",
         "proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x_prev)\n            weighings",
         STEP,
+        "guided",
     ),
     Mutant(
         "evidence of the last weighing alone",
@@ -106,6 +124,7 @@ MUTANTS = [
         "(keys, S, theta, x_prev, x, y, u)",
         "(keys, S, theta, x, x, y, u)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "theta drawn before the update",
@@ -113,6 +132,7 @@ MUTANTS = [
         "theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)",
         "theta, drawn = redraw(key_theta, statistic, model.parameters, state.S, theta, state)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "evidence not added up",
@@ -132,7 +152,12 @@ MUTANTS = [
     ),
     # weights, resampling
     Mutant(
-        "weights not normalised", "particles/weights.py", "log_weights=safe - log_sum", "log_weights=safe - shift", STEP
+        "weights not normalised",
+        "particles/weights.py",
+        "log_weights=safe - log_sum",
+        "log_weights=safe - shift",
+        STEP,
+        "adapted",
     ),
     Mutant(
         "old weights forgotten",
@@ -140,6 +165,7 @@ MUTANTS = [
         "unnormalised = log_weights + jnp.where",
         "unnormalised = jnp.where",
         STEP,
+        "adapted",
     ),
     Mutant(
         "weights kept after resampling",
@@ -155,6 +181,7 @@ MUTANTS = [
         "jnp.where(resampled, uniform_log_weights(n), log_weights)",
         "uniform_log_weights(n)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "independent ancestors shifted", GATHER, "spacings[:-1] / spacings[-1]", "spacings[1:] / spacings[-1]", WEIGHTS
@@ -500,7 +527,14 @@ MUTANTS = [
         "forecast observes the old state", "particles/one_step_ahead.py", "num, theta, moved)", "num, theta, x)", SERIES
     ),
     # statistics
-    Mutant("Taylor's cross terms", "statistics/taylor.py", "[-0.5 * h.sum(axis=-1)", "[-0.4 * h.sum(axis=-1)", STEP),
+    Mutant(
+        "Taylor's cross terms",
+        "statistics/taylor.py",
+        "[-0.5 * h.sum(axis=-1)",
+        "[-0.4 * h.sum(axis=-1)",
+        STEP,
+        "adapted",
+    ),
     Mutant(
         "Taylor without x_0's term",
         "statistics/taylor.py",
