@@ -251,7 +251,7 @@ def test_states_and_reports_print_whatever_they_hold():
     assert "FilterState" in told[0]
 
 
-def test_series_of_other_lengths_share_one_program_and_get_the_results_of_their_own():
+def test_series_of_other_lengths_share_one_program():
     filter_ = epf.bootstrap_filter(MODEL, 32)
     y = np.asarray(epf.simulate(KEY, MODEL, {"phi": 0.8}, 30)[1])
     epf.run(KEY, filter_, y, diagnostics=True)
