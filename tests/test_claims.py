@@ -83,7 +83,7 @@ def test_storvik_agrees_with_the_kalman_evidence_on_a_grid():
 
 
 @pytest.mark.slow
-def test_both_noise_scales_of_a_local_level_are_learned_in_unconstrained_coordinates():
+def test_both_noise_scales_of_a_local_level_are_learned():
     model = epf.models.local_level()
     truth = {"level_noise": 0.5, "observation_noise": 1.0}
 

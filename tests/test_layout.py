@@ -66,3 +66,12 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_no_two_modules_share_a_name():
     names = collections.Counter(name.split(".")[-1] for name in modules() if name)
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_names_of_tests_are_short_and_tests_need_no_benchmarks():
+    for path in (ROOT / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        used = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert not [module for module in used if module and module.split(".")[0] == "benchmarks"], path.name
+        named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert not [name for name in named if name.startswith("test_") and len(name) > 70], path.name

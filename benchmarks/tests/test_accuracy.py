@@ -15,7 +15,7 @@ KEY = jax.random.key(1)
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
-def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_not(x64):
+def test_only_with_stop_gradients_the_expected_gradient_is_kalmans(x64):
     hyper, build, _ = gradients.FILTERS["bootstrap, phi known"]
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 10)
     wanted = jax.grad(gradients.exact_log_evidence)(hyper, y)
@@ -30,7 +30,7 @@ def test_with_stop_gradients_the_expected_gradient_is_kalmans_and_without_it_is_
 
 
 @pytest.mark.slow
-def test_a_fading_memory_keeps_the_gradient_of_a_long_series_small_and_near_kalmans():
+def test_a_fading_memory_keeps_a_long_gradient_small_and_near_kalmans():
     hyper = {"phi": 0.8, "q": 1.0, "r": 0.7}
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 400)
     wanted = float(jax.grad(gradients.exact_log_evidence)(hyper, y)["q"])

@@ -89,7 +89,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "_by", lambda task: "smcx, here")
 
 
-def test_a_method_that_takes_too_long_for_one_series_is_not_asked_for_others(store, monkeypatch):
+def test_a_method_too_slow_for_one_series_is_not_asked_for_others(store, monkeypatch):
     asked = []
 
     def ask(task, y, series, limit):

@@ -47,7 +47,8 @@ def size_of(weights: np.ndarray) -> float:
 
 
 def moments(values: np.ndarray, weights: np.ndarray) -> Moments:
-    """Those of every column of `values`."""
+    """Those of every column of `values`, which may be anything where nothing weighs."""
+    values, weights = values[weights > 0], weights[weights > 0]
     mean = weights @ values
     apart = values - mean
     variance = weights @ apart**2

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly
-from epf_jax.core.gaussian import is_gaussian, linear_parts
+from epf_jax.core.gaussian import is_gaussian, linear_parts, normal_log_prob
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, example_input
 from epf_jax.particles.proposals import Proposal, why_not_linear_observation
 
@@ -79,6 +79,13 @@ class _Half(NamedTuple):
         near = apart / self.H[0] if len(self.c) == 1 else jnp.linalg.solve(self.H, apart)
         from_transition = self.blind | (jax.random.uniform(key_which) < 0.5)
         return jnp.where(from_transition, moved, near.reshape(jnp.shape(moved)).astype(moved.dtype))
+
+    def log_prob(self, x: Array) -> Float[Array, ""]:
+        """The log-density of the mixture."""
+        prior = log_prob(self.transition, x)
+        seen = normal_log_prob(jnp.ravel(self.y) - self.c - self.H @ jnp.ravel(x), self.scale)
+        near = seen + jnp.linalg.slogdet(self.H)[1]
+        return jnp.where(self.blind, prior, jnp.logaddexp(prior, jnp.nan_to_num(near)) - jnp.log(2.0))
 
 
 @lru_cache(maxsize=256)

@@ -259,7 +259,7 @@ def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
         steps_ahead(None, tmp_path / "next.csv", series, None, None, ())
 
 
-def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expected, tmp_path):
+def test_columns_called_as_the_runs_own_lose_nothing(expected, tmp_path):
     series = epf.from_table({"t": Y, "USD/EUR": Y})
     columns = outputs.columns_over_time(expected, series)
     np.testing.assert_array_equal(columns["t"], np.arange(1, 21))
@@ -269,7 +269,7 @@ def test_columns_called_as_the_runs_own_and_names_with_a_slash_lose_nothing(expe
 
 
 @pytest.mark.slow
-def test_a_method_that_remembers_goes_on_in_the_room_that_its_checkpoint_has(folder, tmp_path):
+def test_a_method_that_remembers_goes_on_in_its_checkpoints_room(folder, tmp_path):
     rows = (folder / "data.csv").read_text().splitlines()
     arguments = ("fit", f"{folder}/model.py:model", tmp_path / "grows.csv", "--output", tmp_path / "out")
     arguments += ("--method", "resample-move", "--particles", 8, "--checkpoint", tmp_path / "fit.epf")
@@ -291,9 +291,7 @@ def test_the_report_of_a_fit_stands_alone(fitted):
 
 
 @pytest.mark.slow
-def test_a_fit_goes_on_from_its_checkpoint_when_rows_are_added_and_refuses_other_data(
-    fitted, folder, tmp_path, expected
-):
+def test_a_fit_goes_on_from_its_checkpoint_and_refuses_other_data(fitted, folder, tmp_path, expected):
     from epf_jax.apps.commands.one_fit import filter_series
     from epf_jax.data.series import Series
 
@@ -427,7 +425,7 @@ def test_what_a_run_or_a_forecast_warns_of_is_among_the_findings():
 
 
 @pytest.mark.slow
-def test_compare_puts_methods_side_by_side_and_names_those_not_for_the_model(folder, tmp_path):
+def test_compare_puts_methods_side_by_side(folder, tmp_path):
     result = epf_command(
         "compare", f"{folder}/model.py:pair", folder / "wide.csv", "--columns", "y,z", "--particles", 16,
         "--methods", "storvik,sir", "--output", tmp_path, "--checkpoint", tmp_path / "c.epf",
@@ -631,7 +629,7 @@ def test_a_filter_without_room_stops_whatever_is_said_of_bad_lines(folder, tmp_p
 
 
 @pytest.mark.slow
-def test_what_the_model_refuses_is_not_counted_and_passed_over_when_all_is_given_again(folder, tmp_path):
+def test_what_the_model_refuses_is_not_counted(folder, tmp_path):
     options = ("--checkpoint", tmp_path / "s.epf", "--on-error", "skip")
     first = stream(folder, "1\n1.5\n2\n3\n", *options, name="counts")
     assert "line 2: the model observes whole numbers, and 1.5" in first.stderr

@@ -58,7 +58,7 @@ def test_a_run_without_quantiles_cannot_be_plotted():
         plot_theta(results)
 
 
-def test_a_tables_names_and_dates_are_shown_and_missing_observations_leave_gaps():
+def test_names_and_dates_are_shown_and_missing_observations_leave_gaps():
     days = [f"2024-01-{day + 1:02d}" for day in range(10)]
     prices = np.where(np.arange(10) == 4, np.nan, np.linspace(0.0, 1.0, 10))
     series = epf.from_table({"date": days, "price": prices}, "price", time="date", unit="days")

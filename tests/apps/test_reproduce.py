@@ -107,7 +107,7 @@ def test_an_interrupted_run_keeps_what_it_had_and_goes_on_from_there(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_experiment_from_the_command_line_never_replaces_the_whole_report(tmp_path):
+def test_one_experiment_never_replaces_the_whole_report(tmp_path):
     (tmp_path / "index.html").write_text("the whole")
     result = epf("density", "--output", tmp_path)
     assert result.exit_code == 0, result.output
@@ -187,7 +187,7 @@ def test_an_unknown_experiment_is_named_with_those_there_are(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_computed(tmp_path):
+def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     result = epf("density", "--output", blocked / "deeper")
@@ -273,7 +273,7 @@ def test_a_score_knows_since_when_a_filter_is_right():
 
 
 @pytest.mark.slow
-def test_a_filter_told_under_another_prior_gives_that_priors_posterior_and_evidence():
+def test_a_filter_told_another_prior_gives_its_posterior_and_evidence():
     y = series(CAUCHY, Size("short", 1, 30))[1][0]
     with jax.enable_x64(True):
         model, wider = CAUCHY.model(), cauchy_ar1(prior_sd=0.6)

@@ -31,7 +31,7 @@ def test_values_of_any_size_are_read_back_at_a_node():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5,), (40,), (4, 6)], ids=str)
-def test_derivatives_at_a_node_are_numbers_of_every_order_and_in_both_modes(counts):
+def test_derivatives_at_a_node_are_numbers_in_both_modes(counts):
     values = jnp.asarray(np.random.default_rng(1).normal(size=counts), jnp.float32)
     node = jnp.array([points(n)[1] for n in counts], jnp.float32)
     read = partial(between, values)

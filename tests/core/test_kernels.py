@@ -205,7 +205,7 @@ def test_double_precision_and_large_filters_are_left_to_xla(x64):
 
 
 @pytest.mark.slow
-def test_for_a_gpu_a_run_becomes_one_kernel_and_its_gradient_is_that_of_xla(monkeypatch):
+def test_for_a_gpu_a_run_becomes_one_kernel(monkeypatch):
     y = jnp.array([0.1, -0.4, 0.8])
 
     def evidence(noise):

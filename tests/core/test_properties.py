@@ -65,7 +65,7 @@ def normalised(log_weights):
 
 
 @claim(log_weights=vectors(MODERATE), log_factors=LOG_FACTORS)
-def test_reweighting_normalises_counts_what_is_bad_and_adds_up_the_evidence(log_weights, log_factors):
+def test_reweighting_normalises_and_counts_what_is_bad(log_weights, log_factors):
     before = normalised(log_weights)
     found = jitted(reweight)(before, log_factors)
     bad = np.isnan(log_factors) | (log_factors == np.inf)
@@ -149,7 +149,7 @@ def polynomial_tools(num_variables, degree):
 
 
 @claim(size=SIZES, data=st.data())
-def test_the_value_of_a_product_is_the_product_of_the_values_in_either_order(size, data):
+def test_a_products_value_is_the_product_of_values_in_either_order(size, data):
     num_variables, degree = size
     a, b = (data.draw(vectors(SMALL, num_coefficients(num_variables, degree))) for _ in range(2))
     z = data.draw(vectors(st.floats(-1, 1, width=32), num_variables))

@@ -22,7 +22,7 @@ def assert_plausible(p):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_a_million_words_have_every_bit_set_half_of_the_time_and_bytes_uniform(seed):
+def test_a_million_words_have_bits_set_by_half_and_uniform_bytes(seed):
     drawn = words(seed)
     for bit in range(32):
         assert_plausible(stats.binomtest(int(((drawn >> bit) & 1).sum()), MILLION).pvalue / 2 + 1e-3)
@@ -119,7 +119,7 @@ def test_gamma_draws_of_many_keys_and_of_one_follow_their_law(concentration, pre
         assert np.isfinite(found).all()
 
 
-def test_the_numbers_of_one_gamma_draw_are_independent_of_those_of_the_next():
+def test_gamma_draws_are_independent_of_those_of_the_next():
     # Of a concentration below 1 every number that a draw takes shows: one that the next takes again is told at once.
     drawn = np.asarray(gamma(stream(jax.random.key(14)), jnp.full(MILLION // 5, 0.7)), float)
     for lag in (1, 2, 7):
@@ -139,7 +139,7 @@ def test_a_gamma_draw_has_the_slope_of_its_quantile(x64):
 
 
 @pytest.mark.parametrize("shape", [(20_011,), (7001, 3)])
-def test_a_gpu_makes_the_gamma_draws_of_a_cpu_in_rounds_that_nothing_waits_for(shape, as_on_a_gpu):
+def test_a_gpu_makes_the_gamma_draws_of_a_cpu(shape, as_on_a_gpu):
     key, concentration = stream(jax.random.key(17)), jnp.full(shape, 0.7)
     expected = log_gamma(key, concentration)
     as_on_a_gpu()

@@ -28,7 +28,7 @@ def dense_log_density(phi, y, noise=1.0, observation_noise=0.5):
     return multivariate_normal(np.zeros(seen.sum()), covariance[np.ix_(seen, seen)]).logpdf(y[seen])
 
 
-def test_kalman_evidence_is_the_dense_gaussian_density_with_a_value_missing(x64):
+def test_kalman_evidence_is_the_dense_gaussian_density(x64):
     y = np.array([0.3, -1.2, np.nan, 0.8, 2.0])
     found = exact.kalman_log_evidence(epf.models.ar1(), {"phi": 0.7}, y)
     np.testing.assert_allclose(found[-1], dense_log_density(0.7, y), rtol=1e-10)
@@ -136,7 +136,7 @@ def test_kl_of_two_gaussians_is_the_closed_form():
     np.testing.assert_allclose(found, np.log(2) + (1 + 0.25) / 8 - 0.5, rtol=1e-7)
 
 
-def test_taylor_kl_of_the_papers_example_falls_with_the_order_on_a_stated_interval():
+def test_taylor_kl_of_the_papers_example_falls_with_the_order():
     # S(x) = -x^2 + 5 sin^2 x, and sin^2 x = sum_k (-1)^{k+1} 2^{2k-1} x^{2k} / (2k)!; on [-6, 6] the proper orders 4, 8,
     # 12 give 0.77, 7e-3 and 2e-5 (NUMERICS); each is checked to a factor of 1.5.
     x = np.linspace(-6, 6, 4001)

@@ -44,7 +44,7 @@ def linear(theta, x, u):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vague", [10.0, 100.0])
-def test_a_vague_prior_whose_box_is_wide_beside_the_posterior_is_learned_from(vague):
+def test_a_vague_prior_with_a_wide_box_is_learned_from(vague):
     # The nodes of the first box lie 7 apart (or 70), the posterior's standard deviation is .3 at the end.
     model = model_of(
         lambda theta, x, u: dist.Normal(theta["a"] + theta["b"] * x, 1.0),
@@ -233,7 +233,7 @@ def test_data_that_press_a_parameter_to_its_bound_find_it_in_the_first_box(prior
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.05, 0.5])
-def test_precise_data_under_a_vague_prior_find_theta_though_no_particle_was_near(noise):
+def test_precise_data_under_a_vague_prior_find_theta(noise):
     """y = exp(a) + noise, whose mean's logarithm is normal to a part in thousands: nothing else is to be known of a.
 
     Of 500 draws of N(0, 3) the nearest is 4 to 190 posterior standard deviations off, and its copies are all that is
@@ -380,7 +380,7 @@ def test_taylor_of_a_heavy_tailed_model_stays_near_its_prior():
         (lambda th, x, u: dist.Gamma(3.0, 2.0), 1.5),
     ],
 )
-def test_auxiliary_weights_look_at_the_mean_or_at_the_location_where_there_is_none(transition, mu):
+def test_auxiliary_weights_look_at_the_mean_or_the_location(transition, mu):
     model = model_of(transition, lambda th, x, u: dist.Normal(x, 1.0))
     found = liu_west._look_ahead(model, model.parameters.to_theta(model.parameters.centre), jnp.zeros(()), 0.5, 1)
     assert float(found) == pytest.approx(float(dist.Normal(mu, 1.0).log_prob(0.5)), rel=1e-5)
@@ -431,7 +431,7 @@ def test_a_sampler_for_the_frozen_statistic_is_refused():
 
 
 @pytest.mark.slow
-def test_theta_spreads_again_at_once_after_an_outlier_that_one_particle_survives():
+def test_theta_spreads_again_after_an_outlier_that_one_particle_survives():
     # The survivor's copies share one theta. Steps tuned to that population would have no length.
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 60)

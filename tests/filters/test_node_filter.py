@@ -96,7 +96,7 @@ def test_resampling_in_order_makes_differences_of_log_evidences_precise():
 
 
 @pytest.mark.slow
-def test_an_observation_that_some_nodes_rule_out_moves_theta_away_from_them():
+def test_an_observation_that_nodes_rule_out_moves_theta_away():
     model = epf.StateSpaceModel(
         prior={"top": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -145,7 +145,7 @@ def read_at(s, values):
     return jnp.sum(shares * values[first[:, None] + jnp.arange(4)], axis=1)
 
 
-def test_a_cubic_is_read_exactly_between_the_nodes_and_goes_straight_on_outside(x64):
+def test_a_cubic_is_read_exactly_inside_and_goes_straight_on_outside(x64):
     def cubic(s):
         return 1.0 + s - 2.0 * s**2 + 3.0 * s**3
 
@@ -169,7 +169,7 @@ def test_a_gaussian_is_read_between_the_nodes_of_the_box_that_it_gets(num_nodes,
         assert abs(float(jax.nn.logsumexp(found) - jax.nn.logsumexp(wanted))) < error
 
 
-def test_nothing_rises_towards_where_no_node_has_been_and_peaks_beside_cliffs_are_low():
+def test_nothing_rises_beyond_the_nodes_and_peaks_by_cliffs_are_low():
     between = between_nodes((8, 8), 10, 5.0)
     read_at = jax.jit(between.read_at)
     along = between.nodes[:, 0]
@@ -197,7 +197,7 @@ def test_a_box_is_cut_back_to_the_room_that_there_is():
 
 
 @pytest.mark.slow
-def test_an_observation_that_narrows_the_posterior_to_a_hundredth_of_a_cell_is_looked_at_again(x64):
+def test_an_observation_that_narrows_the_posterior_much_is_looked_at_again(x64):
     # theta is all but seen: the prior's sd is 1, the first observation's noise .005, a cell .71.
     model = epf.StateSpaceModel(
         prior={"theta": dist.Normal(0.0, 1.0)},
@@ -268,7 +268,7 @@ def test_seven_nodes_are_enough_for_one_parameter():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 0.03])
-def test_a_posterior_that_is_narrow_along_a_diagonal_alone_is_looked_at_again(noise):
+def test_a_posterior_narrow_along_a_diagonal_is_looked_at_again(noise):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -297,7 +297,7 @@ def test_points_that_are_too_few_to_show_a_posterior_are_refused():
 # ------------------------------------------------------------------------------------------------ sigma points
 
 
-def test_with_sigma_points_a_linear_model_gets_its_exact_posterior_evidence_and_state():
+def test_with_sigma_points_a_linear_model_gets_its_exact_answer():
     model, y, posterior, _ = autoregression()
     results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model)), y)
     for name in ("phi", "offset"):
@@ -329,7 +329,7 @@ def cycle():
 
 
 @pytest.mark.slow
-def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_missing():
+def test_sigma_points_in_two_dimensions_are_kalmans_and_skip_missing():
     model = cycle()
     _, y = epf.simulate(jax.random.key(0), model, {"angle": 0.6}, 60)
     y = y.at[20:25].set(jnp.nan)
@@ -343,7 +343,7 @@ def test_sigma_points_of_two_dimensions_are_the_kalman_filter_and_skip_what_is_m
 
 
 @pytest.mark.slow
-def test_sigma_points_are_near_the_exact_posterior_where_the_state_is_seen_well():
+def test_sigma_points_are_near_exact_where_the_state_is_seen_well():
     model = epf.models.sinusoid()
     _, y = epf.simulate(jax.random.key(0), model, {"theta": 0.7}, 100)
     truth = exact.quadrature(model, y, {"theta": np.linspace(-0.8, 1.4, 101)}, exact.nodes_around(y, 0.8, 41))
@@ -353,7 +353,7 @@ def test_sigma_points_are_near_the_exact_posterior_where_the_state_is_seen_well(
     assert abs(float(results.log_evidence[-1]) - truth.log_evidence[-1]) < 0.1
 
 
-def test_an_observation_out_of_range_leaves_sigma_points_as_if_it_were_missing():
+def test_an_observation_out_of_range_is_missing_to_sigma_points():
     model = epf.models.sinusoid()
     filter_ = epf.node_filter(model, inner=epf.sigma_points(model), num_points=32)
     state = filter_.init(KEY)
@@ -382,7 +382,7 @@ def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
 
 
 @pytest.mark.parametrize("counts", [(15,), (21, 21), (4, 15)])
-def test_fourth_differences_tell_the_noise_of_the_nodes_and_nothing_of_a_cubic(counts):
+def test_fourth_differences_tell_noise_and_nothing_of_a_cubic(counts):
     s = np.stack(np.meshgrid(*(np.linspace(-5.0, 5.0, n) for n in counts), indexing="ij"), axis=-1)
     smooth = jnp.asarray(np.sum(-0.5 * s**2 + 0.01 * s**3, axis=-1).ravel())
     flat = jnp.zeros(smooth.shape)
@@ -409,7 +409,7 @@ def test_nodes_too_noisy_for_a_chaotic_model_are_diagnosed():
     assert "nodes" in [finding.kind for finding in run.diagnose()]
 
 
-def test_what_is_linear_between_the_corners_of_a_cell_is_read_exactly_up_to_the_edge(x64):
+def test_what_is_linear_in_a_cell_is_read_exactly_up_to_the_edge(x64):
     between = between_nodes((5, 4), 32, 5.0)
     s = jax.random.uniform(KEY, (50, 2), minval=-1.0, maxval=1.0).at[0].set(jnp.array([-1.0, 1.0]))
     corners = jax.jit(between.corners)

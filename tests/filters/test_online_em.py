@@ -103,7 +103,7 @@ def test_two_parameters_are_learned_together():
 
 
 @pytest.mark.slow
-def test_an_observation_that_no_particle_can_explain_is_as_one_that_is_missing():
+def test_an_observation_that_no_particle_explains_is_as_if_missing():
     model = epf.StateSpaceModel(
         prior={"level": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 0.1),
@@ -185,7 +185,7 @@ def test_what_is_no_share_and_what_names_no_ancestors_is_refused():
         epf.online_em(model, 20, resample=epf.transport_resampling())
 
 
-def test_a_form_that_the_exact_sums_have_not_is_told_and_moves_that_are_not_meant_are_not_missed():
+def test_a_form_that_the_exact_sums_have_not_is_told():
     model = epf.StateSpaceModel(
         prior={"r": dist.Gamma(2.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 0.1),

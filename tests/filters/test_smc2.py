@@ -57,7 +57,7 @@ def exact_state_moments(y, phi, posterior):
     return mean, np.sqrt(w @ (P + (m - mean) ** 2))
 
 
-def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution():
+def test_inner_filters_of_every_size_begin_with_the_initial_law():
     model, sizes = case()[0], (64, 128, 256)
     inner = in_sizes(model, sizes, epf.quasi_random(epf.fully_adapted(model)))
     theta = {"phi": jnp.array([0.5, 0.7])}
@@ -73,7 +73,7 @@ def test_inner_filters_of_every_size_begin_with_all_of_the_initial_distribution(
 
 
 @pytest.mark.slow
-def test_rerun_filters_are_unbiased_for_the_likelihood_of_as_many_steps_as_asked_for():
+def test_rerun_filters_are_unbiased_for_as_many_steps_as_asked_for():
     model, y, _ = case()
     inner = in_sizes(model, (8, 16), epf.fully_adapted(model))
     memory = empty_memory(model, T)._replace(y=y, u=jnp.arange(1, T + 1))
@@ -123,7 +123,7 @@ def test_the_states_are_drawn_from_the_mixture_of_the_inner_filters():
 
 
 @pytest.mark.slow
-def test_theta_moves_where_the_effective_sample_size_was_low_and_nowhere_else():
+def test_theta_moves_where_the_ess_was_low_and_nowhere_else():
     found = runs()
     np.testing.assert_array_equal(found.resampled, found.ess < 0.5 * N)
     np.testing.assert_array_equal(found.acceptance > 0, found.resampled)
@@ -355,7 +355,7 @@ def test_with_kalmans_inside_posterior_and_evidence_are_exact():
     assert abs(float(results.x.mean[-1]) - x_mean) < 4 * 0.045 * x_sd
 
 
-def test_kalmans_filter_is_refused_where_it_is_not_exact_and_with_options_of_particles():
+def test_kalmans_filter_is_refused_where_it_is_not_exact():
     with pytest.raises(ValueError, match=r"kalman: the mean of the transition is not linear in x.*epf.sigma_points"):
         epf.kalman(epf.models.sinusoid())
     with pytest.raises(ValueError, match=r"kalman: the transition is Cauchy, not Gaussian"):

@@ -47,13 +47,28 @@ BOX, GATHER = "filters/extended_parameter.py", "particles/resampling.py"
 MUTANTS = [
     # the parameter filter
     Mutant(
-        "theta not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, _, S), log_weights =", STEP
+        "theta not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(x_prev, x, _, S), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
-        "S not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(x_prev, x, theta, _), log_weights =", STEP
+        "S not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(x_prev, x, theta, _), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
-        "x_prev not resampled", BOX, "(x_prev, x, theta, S), log_weights =", "(_, x, theta, S), log_weights =", STEP
+        "x_prev not resampled",
+        BOX,
+        "(x_prev, x, theta, S), log_weights =",
+        "(_, x, theta, S), log_weights =",
+        STEP,
+        "bootstrap",
     ),
     Mutant(
         "theta not looked ahead",
@@ -61,6 +76,7 @@ MUTANTS = [
         "(x_prev, theta, S), log_weights = sel",
         "(x_prev, _, S), log_weights = sel",
         STEP,
+        "adapted",
     ),
     Mutant(
         "x_prev not looked ahead",
@@ -68,20 +84,21 @@ MUTANTS = [
         "(x_prev, theta, S), log_weights = sel",
         "(_, theta, S), log_weights = sel",
         STEP,
+        "adapted",
     ),
     Mutant(
         "key of x for theta",
         BOX,
-        "redraw(key_theta, statistic, model",
-        "redraw(key_state, statistic, model",
+        "redraw(keys[4], statistic, model",
+        "redraw(keys[1], statistic, model",
         NUMBERS,
         "epf",
     ),
     Mutant(
         "key of x for resampling",
         BOX,
-        "selection = select(key_resample, resample, weighings[-1], (x_prev, x,",
-        "selection = select(key_state, resample, weighings[-1], (x_prev, x,",
+        "select(keys[0], resample, weighings[-1], (x_prev, x,",
+        "select(keys[1], resample, weighings[-1], (x_prev, x,",
         NUMBERS,
         "bootstrap",
     ),
@@ -91,12 +108,13 @@ MUTANTS = [
         "proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x)\n            weighings",
         "proposal.log_weight(model, th, x_prev, x, y, u))(theta, x_prev, x_prev)\n            weighings",
         STEP,
+        "guided",
     ),
     Mutant(
         "evidence of the last weighing alone",
         "filters/filter.py",
-        "jnp.stack([w.log_increment for w in weighings])",
-        "jnp.stack([weighings[-1].log_increment])",
+        "[w.log_increment for w in weighings]",
+        "[weighings[-1].log_increment]",
         PATHS,
         "liu",
     ),
@@ -106,13 +124,15 @@ MUTANTS = [
         "(keys, S, theta, x_prev, x, y, u)",
         "(keys, S, theta, x, x, y, u)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "theta drawn before the update",
         BOX,
-        "theta, drawn = redraw(key_theta, statistic, model.parameters, S, theta, state)",
-        "theta, drawn = redraw(key_theta, statistic, model.parameters, state.S, theta, state)",
+        "model.parameters, S, theta, state) if moves",
+        "model.parameters, state.S, theta, state) if moves",
         STEP,
+        "adapted",
     ),
     Mutant(
         "evidence not added up",
@@ -132,29 +152,36 @@ MUTANTS = [
     ),
     # weights, resampling
     Mutant(
-        "weights not normalised", "particles/weights.py", "log_weights=safe - log_sum", "log_weights=safe - shift", STEP
+        "weights not normalised",
+        "particles/weights.py",
+        "log_weights=safe - log_sum",
+        "log_weights=safe - shift",
+        STEP,
+        "adapted",
     ),
     Mutant(
         "old weights forgotten",
         "particles/weights.py",
-        "unnormalised = log_weights + jnp.where",
-        "unnormalised = jnp.where",
+        "where(good, log_weights + log_factors, -jnp.inf)",
+        "where(good, log_factors, -jnp.inf)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "weights kept after resampling",
         GATHER,
-        "jnp.where(resampled, uniform_log_weights(n), log_weights)",
-        "log_weights",
+        "=where(resampled, uniform_log_weights(n), log_weights)",
+        "=log_weights",
         UNBIASED,
         "sir or epf",
     ),
     Mutant(
         "weights lost without resampling",
         GATHER,
-        "jnp.where(resampled, uniform_log_weights(n), log_weights)",
-        "uniform_log_weights(n)",
+        "=where(resampled, uniform_log_weights(n), log_weights)",
+        "=uniform_log_weights(n)",
         STEP,
+        "adapted",
     ),
     Mutant(
         "independent ancestors shifted", GATHER, "spacings[:-1] / spacings[-1]", "spacings[1:] / spacings[-1]", WEIGHTS
@@ -187,8 +214,8 @@ MUTANTS = [
     Mutant(
         "observation's offset forgotten",
         "core/gaussian.py",
-        "innovation = seen - H @ mean - offset",
-        "innovation = seen - H @ mean",
+        "value - H @ mean - offset, 0.0",
+        "value - H @ mean, 0.0",
         STEP,
         "adapted",
     ),
@@ -230,7 +257,7 @@ MUTANTS = [
     Mutant(
         "walk carries no density",
         "samplers/random_walk.py",
-        "jnp.where(accept, log_p_new, log_p))",
+        "where(accept, log_p_new, log_p))",
         "log_p)",
         SAMPLERS,
         "skewed",
@@ -334,8 +361,8 @@ MUTANTS = [
     Mutant(
         "exchange uncorrected",
         "filters/smc2.py",
-        "evidence_new - log_evidence",
-        "0.0 * evidence_new",
+        "reweight(log_weights, evidence_new - log_evidence)",
+        "reweight(log_weights, 0.0 * evidence_new)",
         NESTED,
         "exchange",
     ),
@@ -350,8 +377,8 @@ MUTANTS = [
     Mutant(
         "filters not moved with theta",
         "filters/smc2.py",
-        "(z_new, filters_new, evidence_new), carry)",
-        "(z_new, carry[1], evidence_new), carry)",
+        "(z_new, filters_new, evidence_new)",
+        "(z_new, filters, evidence_new)",
         NESTED,
         "ibis",
     ),
@@ -390,8 +417,8 @@ MUTANTS = [
     Mutant(
         "nodes' cells uncounted",
         "filters/node_filter.py",
-        "jnp.sum(jnp.log(jnp.diag(S.axes))) -",
-        "0 * jnp.sum(jnp.log(jnp.diag(S.axes))) -",
+        "log_cell = jnp.sum(",
+        "log_cell = 0 * jnp.sum(",
         NESTED,
         "nodes",
     ),
@@ -500,7 +527,14 @@ MUTANTS = [
         "forecast observes the old state", "particles/one_step_ahead.py", "num, theta, moved)", "num, theta, x)", SERIES
     ),
     # statistics
-    Mutant("Taylor's cross terms", "statistics/taylor.py", "[-0.5 * h.sum(axis=-1)", "[-0.4 * h.sum(axis=-1)", STEP),
+    Mutant(
+        "Taylor's cross terms",
+        "statistics/taylor.py",
+        "[-0.5 * h.sum(axis=-1)",
+        "[-0.4 * h.sum(axis=-1)",
+        STEP,
+        "adapted",
+    ),
     Mutant(
         "Taylor without x_0's term",
         "statistics/taylor.py",

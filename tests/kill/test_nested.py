@@ -18,7 +18,7 @@ def assert_posterior(state, t, num_worth):
     np.testing.assert_allclose(state.log_evidence, np.log(evidence[-1]), atol=4.5 / np.sqrt(num_worth))
 
 
-def test_ibis_weighs_by_the_likelihood_of_each_theta_and_moves_to_the_posterior(x64):
+def test_ibis_weighs_by_likelihoods_and_moves_to_the_posterior(x64):
     # Every step resamples and moves. What an observation adds is then the mean of p(y_t | y_1:t-1, theta), by a filter
     # of that theta alone; and 4000 thetas, moved often, are worth some 2000 draws of the posterior.
     model, n = tiny.model(), 4000

@@ -161,7 +161,7 @@ def test_no_time_index_stands_for_inputs_that_a_model_reads(example):
 
 
 @pytest.mark.filterwarnings("ignore:Every particle had zero weight")
-def test_inputs_that_are_no_numbers_are_refused_and_particles_that_are_none_are_told_of():
+def test_inputs_that_are_no_numbers_are_refused():
     steps = epf.bootstrap_filter(reading_steps(), 10)
     with pytest.raises(ValueError, match=r"^inputs\['dt'\]: row 1 .* is NaN or infinite"):
         epf.run(KEY, steps, [0.1, 0.2, 0.3], inputs={"dt": np.array([1.0, np.nan, 1.0])})
@@ -203,7 +203,7 @@ def test_none_in_a_list_is_a_missing_value():
     np.testing.assert_array_equal(by_none, by_nan)
 
 
-def test_a_name_that_the_prior_does_not_have_is_noted_with_those_that_it_has():
+def test_a_name_that_the_prior_does_not_have_is_noted():
     for part in ("initial", "transition", "observation"):
         with pytest.raises(
             KeyError, match=rf"'rho'(?s:.*)This came from {part}, called as .* of shapes {{'phi': \(\)}}"
@@ -265,7 +265,7 @@ def test_a_prior_without_names_is_told_of():
             epf.extended_parameter_filter(ar1(prior=prior), 10)
 
 
-def test_an_example_of_inputs_that_the_model_cannot_read_is_refused_at_once():
+def test_an_example_of_inputs_that_cannot_be_read_is_refused():
     model = ar1(transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), example_input={"hours": 1.0})
     with pytest.raises(KeyError, match=r"'dt'(?s:.*)This came from transition"):
         epf.bootstrap_filter(model, 10)
@@ -360,7 +360,7 @@ def test_a_step_refuses_inputs_from_which_no_state_recovers(wrong):
 
 
 @pytest.mark.filterwarnings("ignore:.*(all but rules out|zero weight)")  # numbers that far off
-def test_observations_that_single_precision_does_not_tell_apart_are_told_of():
+def test_observations_lost_to_rounding_are_told_of():
     filter_, steps = epf.bootstrap_filter(ar1(), 10), np.sin(np.arange(12.0)) / 100
     for far in (steps + 1e6, list(steps + 1e6), np.where(steps > 0, np.nan, 1e6 + 3 * steps)):
         with pytest.warns(RuntimeWarning, match=r"^y: single precision rounds .* by 0\.0\d+ on average.*\(1000000\)"):
@@ -643,7 +643,7 @@ def test_wrong_options_of_taylor_and_chebyshev_statistics_are_refused(message, c
 
 
 @pytest.mark.parametrize(("function", "primitive"), [(gammaln, "'lgamma'"), (jax.nn.softplus, "'custom_jvp_call'")])
-def test_a_function_that_jet_cannot_expand_is_named_at_high_order_and_expanded_at_low_order(function, primitive):
+def test_what_jet_cannot_expand_is_named_at_high_orders_alone(function, primitive):
     curved = ar1(transition=lambda theta, x, u: dist.Normal(function(2.0 + theta["phi"]) * x, 1.0))
     with pytest.raises(
         ValueError, match=rf"^order: cannot expand the mean of the transition to order 9.* {primitive}\. Use epf\.cheby"

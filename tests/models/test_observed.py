@@ -82,7 +82,7 @@ SECONDS = 1_700_000_000 + np.arange(20)
     ],
     ids=["float64", "int64", "list", "longdouble", "milliseconds", "2**60", "2**80", "Decimal"],
 )
-def test_steps_that_the_precision_does_not_tell_apart_are_told_of_for_y_and_inputs_alike(given):
+def test_steps_lost_to_rounding_are_told_of_for_y_and_inputs(given):
     with pytest.warns(RuntimeWarning, match="y: single precision rounds these numbers by"):
         observed_series(MODEL, given)
     with pytest.warns(RuntimeWarning, match=r"inputs\['at'\]: single precision rounds these numbers by"):
@@ -106,7 +106,7 @@ def test_numbers_near_zero_and_small_whole_ones_come_without_a_word():
     assert observed_series(MODEL, np.arange(20)).values.dtype == jnp.int32  # as it was given: none is lost
 
 
-def test_a_column_of_large_whole_numbers_is_told_of_before_float64_has_rounded_it():
+def test_large_whole_numbers_are_told_of_before_float64_rounds_them():
     with pytest.warns(RuntimeWarning, match="column 'y': double precision rounds"):
         epf.from_table({"y": 2**60 + np.arange(20)})
 

@@ -146,7 +146,7 @@ def test_draws_that_underflow_leave_a_box_all_the_same(prior):
     assert low < high
 
 
-def test_centre_and_scale_are_the_priors_own_where_it_is_real_and_robust_elsewhere(x64):
+def test_centre_and_scale_are_the_priors_own_or_robust(x64):
     real = parameters(dist.Normal(1.0, 2.0))
     np.testing.assert_allclose([real.centre[0], real.scale[0]], [1.0, 2.0])
     assert real.is_real
@@ -176,7 +176,7 @@ class Shifted:
 
 
 @pytest.mark.slow
-def test_stand_ins_with_sample_and_log_prob_serve_as_prior_transition_and_observation(x64):
+def test_stand_ins_with_sample_and_log_prob_serve_everywhere(x64):
     def model(normal):
         return epf.StateSpaceModel(
             prior={"phi": normal(0.3, 0.5)},
@@ -243,7 +243,7 @@ def test_moments_are_broadcast_to_the_shape_of_theta():
     np.testing.assert_array_equal(coordinates.scale, np.full(6, 2.0))
 
 
-def test_draws_that_are_rounded_onto_the_edge_of_the_support_are_moved_inside():
+def test_draws_rounded_onto_the_edge_of_the_support_are_moved_inside():
     """A Gamma(0.1) underflows once in some thousand draws, a uniform number is exactly zero once in eight million."""
 
     class AtTheEdge(dist.Uniform):
@@ -268,7 +268,7 @@ def test_draws_at_the_edge_leave_gradients_of_the_others():
 
 
 @pytest.mark.parametrize("d", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_few_draws_that_rounding_made_singular_do_not_spoil_the_coordinates_of_a_matrix(d):
+def test_singular_draws_do_not_spoil_the_coordinates_of_a_matrix(d):
     coordinates = parameters({"V": dist.InverseWishart(float(d), jnp.eye(d))})
     assert np.all(np.isfinite(coordinates.centre))
     assert np.all(np.isfinite(coordinates.scale))

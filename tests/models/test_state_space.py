@@ -33,14 +33,14 @@ def counter(mean, seen, **options):
 # ------------------------------------------------------------------------------------------------- simulation, inputs
 
 
-def test_a_simulated_path_starts_at_x_0_and_the_first_observation_is_of_x_1():
+def test_a_simulated_path_starts_at_x_0_and_y_1_is_of_x_1():
     x, y = epf.simulate(jax.random.key(0), counter(lambda x, u: x + 1.0, lambda x, u: -x), {"a": 0.0}, 4)
     # Five errors of sd 0.001 add up to less than 0.01 at four standard deviations.
     np.testing.assert_allclose(x, [100.0, 101.0, 102.0, 103.0, 104.0], atol=0.01)
     np.testing.assert_allclose(y, [-101.0, -102.0, -103.0, -104.0], atol=0.01)
 
 
-def test_without_inputs_u_is_the_time_index_from_one_to_the_number_of_steps():
+def test_without_inputs_u_is_the_time_index_from_one_on():
     x, y = epf.simulate(jax.random.key(0), counter(lambda x, u: 1.0 * u, lambda x, u: 10.0 * u), {"a": 0.0}, 3)
     np.testing.assert_allclose(x[1:], [1.0, 2.0, 3.0], atol=0.01)
     np.testing.assert_allclose(y, [10.0, 20.0, 30.0], atol=0.01)
@@ -124,7 +124,7 @@ def test_a_filter_tells_where_it_does_with_less_for_want_of_an_example(names):
 
 
 @pytest.mark.slow
-def test_a_model_of_vector_inputs_works_without_an_example_by_chebyshev_and_bootstrap():
+def test_a_model_of_vector_inputs_works_without_an_example():
     inputs = jnp.array([[0.5, 0.0], [-0.5, 1.0], [1.0, -1.0], [0.0, 0.3]])
     y = jnp.array([0.4, 0.9, -0.2, 0.5])
     blind, seen = reads_inputs(), reads_inputs(example_input=inputs[0])
@@ -180,7 +180,7 @@ def test_a_batch_of_independent_components_drops_the_missing_ones(x64):
     np.testing.assert_allclose(gradient, [np.log(2.0), 0.0], atol=1e-12)  # and no NaN enters the gradient
 
 
-def test_a_joint_distribution_that_cannot_be_marginalised_may_only_be_missing_as_a_whole(x64):
+def test_what_cannot_be_marginalised_may_only_be_missing_as_a_whole(x64):
     d = dist.MultivariateStudentT(5.0, jnp.zeros(2), jnp.eye(2))
     shape = jax.ShapeDtypeStruct((2,), jnp.float64)
     assert not can_be_partly_missing(d, shape)
@@ -240,7 +240,7 @@ def assert_independent_uniforms(u):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_each_particle_gets_its_own_independent_draw_from_its_own_distribution(name, x64):
+def test_each_particle_gets_its_own_draw_from_its_own_distribution(name, x64):
     distribution, cdf = CONTINUOUS[name]
     x = draws(distribution)
     assert x.shape == (N,)

@@ -53,7 +53,7 @@ def walk_fit():
 
 
 @pytest.mark.slow
-def test_the_estimate_is_the_kalman_filters_maximum_on_a_linear_gaussian_model():
+def test_the_estimate_is_kalmans_maximum_on_a_linear_model():
     y, grid = np.asarray(series()), np.linspace(0.6, 1.8, 241)
     with jax.enable_x64(True):
         at = jax.jit(jax.vmap(lambda noise: exact.kalman_log_evidence(walk({"noise": noise}), {}, y.astype(float))[-1]))
@@ -134,7 +134,7 @@ WRONG = [
 ]
 
 
-def test_a_hyper_parameter_that_nothing_reads_is_told_of_and_one_that_is_held_is_not():
+def test_a_hyper_parameter_that_nothing_reads_is_told_of():
     def model_of(hyper):
         return dataclasses.replace(walk(hyper), observation=lambda theta, x, u: dist.Normal(x, hyper["sensor"]))
 
@@ -164,7 +164,7 @@ def test_wrong_arguments_are_refused_by_name(error, message, changes):
         epf.fit(given.pop("model_of"), given.pop("hyper"), given.pop("y"), **given)
 
 
-def test_the_plot_has_a_labelled_panel_for_the_log_evidence_and_every_hyper_parameter():
+def test_the_plot_has_a_panel_for_evidence_and_every_hyper_parameter():
     figure = walk_fit().plot(truth={"noise": 1.0})
     assert [ax.get_ylabel() for ax in figure.axes] == ["log-evidence", "noise"]
     assert figure.axes[-1].get_xlabel() == "steps of the optimizer"

@@ -320,7 +320,7 @@ def test_the_table_has_a_row_for_every_observation(smoothed):
     assert repr(smoothed) == "<Smoothed: 400 paths of 12 observations>"
 
 
-def test_the_picture_has_the_states_the_data_and_what_was_known_at_the_time(run, smoothed):
+def test_the_picture_has_states_data_and_what_was_known_then(run, smoothed):
     pytest.importorskip("matplotlib").use("Agg")
     (ax,) = smoothed.plot(Y, results=run).axes
     labels = ax.get_legend_handles_labels()[1]

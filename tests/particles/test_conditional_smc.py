@@ -91,7 +91,7 @@ HIDDEN = epf.StateSpaceModel(
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["whole path", "state before it known"])
-def test_every_path_of_two_hidden_states_is_visited_as_often_as_it_should_be(begins):
+def test_every_path_of_two_hidden_states_is_visited_as_it_should_be(begins):
     y = np.array([0.4, 0.6, 0.2])
     paths = np.array(list(itertools.product((0, 1), repeat=4)))
     # The first state is x_0 where the path begins, and otherwise x_1, whose observation is 0.9, after x_0 = 1.

@@ -103,7 +103,7 @@ def test_gradients_pass_from_device_to_device(told_more):
     assert abs(one - across) < 1e-3 * abs(one)  # the same ancestors; sums in another order
 
 
-def test_runs_over_keys_series_and_hyper_parameters_are_the_same_on_any_mesh(told):
+def test_runs_over_keys_and_series_are_the_same_on_any_mesh(told):
     assert told["replicates"]["same"] == [True, True]
     np.testing.assert_allclose(told["replicates"]["one of them"], told["replicates"]["alone"], rtol=1e-5)
 

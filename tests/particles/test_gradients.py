@@ -53,7 +53,7 @@ def test_a_gradient_needs_no_jit():
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("gradients")
-def test_by_their_score_states_without_a_derivative_have_the_exact_gradient(x64):
+def test_states_without_a_derivative_have_the_exact_gradient_by_score(x64):
     y = jnp.array([0.2, 1.4, 0.9, -0.3, 1.1, 0.8])
 
     def regimes(hyper):  # x is 0 or 1, and stays with probability 0.8 at hyper = 0
@@ -145,7 +145,7 @@ def test_a_memory_fades_in_what_all_particles_share_too(memory):
     [epf.systematic, epf.soft_resampling(), epf.islands(MESH, 0.0), epf.when_ess_below(0.99)],
     ids=["systematic", "soft", "islands", "now and then"],
 )
-def test_stop_gradients_are_unbiased_around_any_scheme_that_chooses_ancestors(scheme):
+def test_stop_gradients_are_unbiased_around_any_scheme(scheme):
     base = jnp.asarray(np.random.default_rng(0).normal(size=8))
 
     def estimate(a, key):
@@ -300,7 +300,7 @@ def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("y", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])
-def test_transport_keeps_the_mean_of_a_sharply_weighted_cloud_and_leaves_equal_weights(y):
+def test_transport_keeps_the_mean_and_leaves_equal_weights(y):
     x = jnp.asarray(np.random.default_rng(0).normal(size=100))
     weighing = reweight(uniform_log_weights(100), -0.5 * ((y - x) / 0.1) ** 2)  # SIN's ratio of noises
     moved = select(KEY, epf.transport_resampling(), weighing, (x, {"theta": x[:, None]}))

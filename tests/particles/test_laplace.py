@@ -179,7 +179,7 @@ def test_draws_have_the_density_that_weighs_them(x64):
 
 
 @pytest.mark.slow
-def test_the_evidence_of_counts_is_exact_and_varies_less_than_by_the_bootstrap_proposal():
+def test_evidence_of_counts_is_exact_and_varies_less_than_by_bootstrap():
     model, num = counts(), 30
     _, y = epf.simulate(jax.random.key(0), model, THETA, num)
     y = y.astype(float).at[10].set(jnp.nan)

@@ -34,7 +34,7 @@ def test_fully_adapted_densities_agree_with_numerical_integration(x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", [None, 0, 1, "all"])
-def test_fully_adapted_vector_models_follow_the_gaussian_algebra_with_components_missing(missing, x64):
+def test_fully_adapted_vectors_follow_the_algebra_with_components_missing(missing, x64):
     Q, R = np.array([[1.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.1], [0.1, 0.3]])
     H = np.array([[1.0, 0.5], [0.0, 2.0]])
     model = epf.StateSpaceModel(
@@ -116,7 +116,7 @@ def near_y(theta, x_prev, y, u):
         lambda model, q: epf.practical_filter(model, 50, 3, proposal=q),
     ],
 )
-def test_an_impossible_observation_that_is_recalled_as_missing_does_not_reach_q(build):
+def test_an_impossible_observation_recalled_as_missing_does_not_reach_q(build):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.8}, 60)
     with pytest.warns(RuntimeWarning, match="zero weight at 1 step"):
@@ -157,7 +157,7 @@ def test_only_a_weight_that_is_known_to_add_nothing_is_left_out():
     np.testing.assert_allclose(log_evidence(more) - log_evidence(adapted), np.log(2.0) * np.arange(1, 4), rtol=1e-5)
 
 
-def test_a_fully_adapted_proposal_of_another_model_is_refused_where_it_does_not_fit():
+def test_a_fully_adapted_proposal_of_another_model_is_refused():
     def model_of(observation):
         return epf.StateSpaceModel(
             prior={"a": dist.Normal(0.0, 0.5)},

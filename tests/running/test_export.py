@@ -213,7 +213,7 @@ def test_with_nothing_to_learn_the_table_is_empty_and_the_states_are_there():
 
 
 @pytest.mark.slow
-def test_importing_the_library_imports_no_table_no_plot_and_no_tests_of_statistics():
+def test_importing_the_library_imports_no_table_and_no_plot():
     import subprocess
 
     heavy = ("pandas", "xarray", "arviz", "matplotlib", "statsmodels", "scipy.stats")

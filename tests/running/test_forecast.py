@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,8 +72,7 @@ def test_time_goes_on_counting_from_the_state_and_inputs_take_its_place():
 
 def test_the_model_serves_as_well_as_its_filter(state, ahead):
     by_model = epf.forecast(jax.random.key(3), MODEL, state, STEPS)
-    for a, b in zip(jax.tree.leaves(ahead), jax.tree.leaves(by_model), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(ahead, by_model)
 
 
 def test_the_table_has_a_row_for_every_step_of_y_and_of_x(ahead):

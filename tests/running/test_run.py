@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_counts_on():
 
 
 @pytest.mark.slow
-def test_one_series_of_vectors_for_all_keys_is_told_from_a_series_for_each_by_what_the_inputs_say():
+def test_inputs_tell_one_series_of_vectors_from_a_series_for_each_key():
     model = epf.StateSpaceModel(
         prior={"phi": dist.Normal(0.0, 0.5)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -154,7 +154,7 @@ def precisions(jaxpr):
 
 
 @pytest.mark.slow
-def test_a_gpu_may_not_round_the_factors_of_matrix_products_unless_the_user_lets_it():
+def test_a_gpu_may_not_round_matrix_products_unless_the_user_lets_it():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(jnp.zeros(3), 1.0).to_event(1),
@@ -224,7 +224,7 @@ def test_a_step_is_compiled_once_for_all_kinds_of_numbers():
     assert filter_.step._cache_size() == 1
 
 
-def test_a_step_takes_what_is_masked_as_missing_and_whole_numbers_of_any_size():
+def test_a_step_takes_masked_values_and_whole_numbers_of_any_size():
     state = FILTER.init(KEY)
     missing, masked = (FILTER.step(KEY, state, y)[0] for y in (np.nan, np.ma.masked_array(5.0, mask=True)))
     np.testing.assert_array_equal(missing.x, masked.x)
@@ -251,7 +251,7 @@ def test_states_and_reports_print_whatever_they_hold():
     assert "FilterState" in told[0]
 
 
-def test_series_of_other_lengths_share_one_program_and_get_the_results_of_their_own():
+def test_series_of_other_lengths_share_one_program():
     filter_ = epf.bootstrap_filter(MODEL, 32)
     y = np.asarray(epf.simulate(KEY, MODEL, {"phi": 0.8}, 30)[1])
     epf.run(KEY, filter_, y, diagnostics=True)

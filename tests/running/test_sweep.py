@@ -119,7 +119,7 @@ def test_a_failing_method_is_recorded_and_the_others_go_on(swept):
     assert "broken on ar1: RuntimeError: the first line and the second" in message
 
 
-def test_an_interrupted_sweep_keeps_what_was_finished_and_the_next_computes_only_the_rest(tmp_path, batches):
+def test_an_interrupted_sweep_goes_on_with_the_rest(tmp_path, batches):
     log, interrupt = batches
     interrupt.add(2)
     with pytest.raises(KeyboardInterrupt):
@@ -156,7 +156,7 @@ def test_a_run_that_fails_is_tried_again_and_its_error_is_then_gone(tmp_path, mo
     assert small(tmp_path, seeds=[1, 0]) == table
 
 
-def test_a_name_that_means_something_else_is_refused_and_nothing_is_changed(tmp_path, batches):
+def test_a_name_that_means_something_else_is_refused(tmp_path, batches):
     small(tmp_path, seeds=[0, 1])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     with pytest.raises(ValueError, match="num_steps was 10 and is 11"):

@@ -164,7 +164,7 @@ def test_steps_of_blackjax_are_in_standard_deviations_of_the_population():
     np.testing.assert_allclose(acceptance(1e-3), acceptance(1e3), atol=1e-5)
 
 
-def test_the_acceptance_of_blackjax_is_its_own_and_a_metric_is_given_only_where_one_is_wanted():
+def test_blackjax_tells_its_acceptance_and_gets_a_metric_if_it_wants_one():
     key, theta = jax.random.key(2), jnp.array([0.3, 0.2])
     for kernel, parameters in [
         (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2}),

@@ -22,7 +22,7 @@ def path_statistics(statistic, x, y):
 
 
 @pytest.mark.parametrize("dim", [4, 5, 8])
-def test_the_degree_five_rule_has_positive_weights_and_every_moment_up_to_the_fifth(dim):
+def test_the_degree_five_rule_has_every_moment_up_to_the_fifth(dim):
     nodes, weights = degree_five_rule(dim)
     assert np.all(weights > 0)
     for degree in range(6):
@@ -52,7 +52,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_linear_models_posterior_is_found_and_stays_positive_definite_for_3000_steps_in_float32(name):
+def test_a_linear_posterior_stays_positive_definite_for_3000_steps(name):
     # The rule is exact for terms that say little, which late ones do; what the first few terms of the six-parameter
     # model cost (0.3 sd at t = 3, measured) is forgotten as 1 / t.
     build, truth = CASES[name]
@@ -94,7 +94,7 @@ def test_a_mixture_keeps_two_peaks_that_one_gaussian_cannot():
     assert mass_about_zero(1)[0] > 0.1
 
 
-def test_a_step_that_is_impossible_everywhere_leaves_the_statistic_as_it_was():
+def test_a_step_impossible_everywhere_leaves_the_statistic_as_it_was():
     model = epf.StateSpaceModel(
         prior={"rate": dist.LogNormal(0.0, 0.5)},
         initial=lambda theta: dist.Gamma(2.0, 1.0),
@@ -110,7 +110,7 @@ def test_a_step_that_is_impossible_everywhere_leaves_the_statistic_as_it_was():
 
 @pytest.mark.parametrize("noise", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_first_observations_that_say_far_more_than_the_prior_are_taken_in_by_powers(dim, noise):
+def test_first_observations_that_say_much_are_taken_in_by_powers(dim, noise):
     """Each number seen once, behind noise of a tenth or a hundredth of its prior's width; the posterior is Gaussian."""
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(jnp.zeros(dim), 10.0).to_event(1)},
@@ -136,7 +136,7 @@ def test_first_observations_that_say_far_more_than_the_prior_are_taken_in_by_pow
 
 
 @pytest.mark.slow
-def test_the_assumed_parameter_filter_follows_the_exact_posterior_of_the_sinusoid():
+def test_the_assumed_density_follows_the_exact_posterior_of_sin():
     # Six filters of 1000 particles; their mean z-score has standard error rms / sqrt(6), and a Gaussian theta is no
     # theorem here: 0.3 exact sds are allowed.
     model = epf.models.sinusoid()

@@ -181,7 +181,7 @@ def judge(results, mean, sd, largest_error):
 
 
 @pytest.mark.slow
-def test_the_default_statistic_is_conjugate_where_noise_has_such_a_prior_and_linear_means_where_it_does_not_fit():
+def test_the_default_is_conjugate_where_it_fits_and_linear_means_elsewhere():
     level = epf.models.local_level_variances()
     assert "statistic conjugate_blocks" in repr(epf.extended_parameter_filter(level, 10))
     squared = epf.StateSpaceModel(  # a standard deviation where the prior is one of variances
@@ -229,7 +229,7 @@ def test_storviks_filter_learns_stochastic_volatility():
 
 
 @pytest.mark.slow
-def test_storviks_filter_learns_a_hidden_chain_as_enumerating_every_path_does():
+def test_storvik_learns_a_hidden_chain_as_enumerating_paths_does():
     # Over the 2^9 paths of regimes: p(path, y) has a closed form (Dirichlet-multinomial rows, Gaussian means), and so
     # has the posterior mean of every parameter given the path.
     model = hidden_chain()
@@ -288,7 +288,7 @@ def test_a_variance_that_no_simulated_step_had_is_summed_all_the_same(x64):
 
 
 @pytest.mark.slow
-def test_a_mean_that_is_linear_at_one_time_step_only_is_not_taken_for_linear():
+def test_a_mean_linear_at_one_time_step_only_is_not_taken_for_linear():
     model = regression(
         prior={"phi": dist.Normal(0.3, 0.4), "offset": dist.Normal(0.0, 1.0), "v": dist.InverseGamma(3.0, 2.0)},
         transition=lambda theta, x, u: dist.Normal(theta["phi"] ** u * x, jnp.sqrt(theta["v"])),
@@ -308,7 +308,7 @@ def test_a_mean_that_is_linear_at_one_time_step_only_is_not_taken_for_linear():
         (-1.0, 1.0, 0.0, 50.0),
     ],
 )
-def test_draws_between_bounds_are_right_however_far_beyond_them_the_gaussian_lies(low, high, mean, sd, precision):
+def test_draws_between_bounds_are_right_however_far_the_gaussian_lies(low, high, mean, sd, precision):
     prior = dist.TruncatedNormal(0.0, 1.0, low=low, high=high)
     draw = jax.jit(jax.vmap(lambda u: _truncated(u, prior, jnp.asarray(mean), jnp.asarray(sd))))
     found = np.asarray(draw(jax.random.uniform(KEY, 4000, minval=1e-30)), float)
@@ -412,7 +412,7 @@ def observed(name):
 
 
 @pytest.mark.parametrize("name", [n if n == "counts" else pytest.param(n, marks=pytest.mark.slow) for n in OBSERVED])
-def test_rates_and_probabilities_have_the_exact_density_of_a_path_and_are_drawn_from_it(name, x64):
+def test_rates_and_probabilities_are_drawn_from_their_exact_density(name, x64):
     # Log-densities of up to 1e3 are rounded at 1e-13; a probability's ends, a thousandth from 0 and 1, cost three digits
     # of its coefficients: 1e-10, and 1e-8 are allowed.
     model, y = observed(name), jnp.asarray(OBSERVED[name][2])

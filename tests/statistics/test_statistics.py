@@ -86,7 +86,7 @@ def autoregression(mean=lambda theta, x: theta["c"] + theta["phi"] * x):
     )
 
 
-def test_taylor_is_exact_where_means_are_linear_in_theta_whatever_its_bounds(x64):
+def test_taylor_is_exact_for_linear_means_whatever_thetas_bounds(x64):
     model = autoregression()
     x, y = epf.simulate(KEY, model, {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.7}, 30)
     y = y.at[4].set(jnp.nan)
@@ -335,7 +335,7 @@ def exact_log_density(theta, x, mean, standardised):
     return log_prior - np.sum(0.5 * ((x[1:] - mean(theta, x[:-1])) / sd) ** 2 + np.log(sd))
 
 
-def test_a_noise_that_vanishes_at_the_priors_centre_is_a_noise_all_the_same():
+def test_noise_that_vanishes_at_the_priors_centre_is_noise():
     model = epf.StateSpaceModel(
         prior={"w": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
@@ -404,7 +404,7 @@ def test_linear_means_say_what_they_are_not_for():
         epf.linear_means(mixed)
 
 
-def test_four_parameters_get_an_exact_statistic_where_there_is_one_and_an_assumed_density_elsewhere():
+def test_four_parameters_get_an_exact_statistic_or_an_assumed_density():
     def chosen(model):
         return repr(epf.extended_parameter_filter(model, 10))
 
@@ -420,7 +420,7 @@ def test_four_parameters_get_an_exact_statistic_where_there_is_one_and_an_assume
 
 
 @pytest.mark.slow
-def test_four_parameters_of_an_autoregression_in_noise_have_the_exact_posterior():
+def test_four_parameters_in_noise_have_the_exact_posterior():
     # A grid of 17 points an axis, about one conditional standard deviation apart at the most.
     model = autoregression()
     truth = {"c": 0.3, "phi": 0.8, "q": 0.5, "r": 0.5}
@@ -516,7 +516,7 @@ def test_chebyshev_reads_the_exact_density_between_its_nodes(shrink, x64):
 
 
 @pytest.mark.slow
-def test_a_box_shrinks_with_the_densities_of_the_particles_and_keeps_what_is_inside(x64):
+def test_a_box_shrinks_with_the_densities_and_keeps_what_is_inside(x64):
     model = epf.models.sinusoid()
     x, y = epf.simulate(KEY, model, {"theta": 0.7}, 400)
     statistic = epf.chebyshev(model, 24)
@@ -594,7 +594,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vague", [10.0, 1000.0])
-def test_with_one_parameter_and_gaussian_noise_what_is_read_between_coarse_nodes_does(vague):
+def test_what_is_read_between_coarse_nodes_does_for_gaussian_noise(vague):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, vague)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -627,7 +627,7 @@ def count_model(observation):
 @pytest.mark.parametrize(
     "vague", [pytest.param(1.0, marks=pytest.mark.slow), 100.0, pytest.param(1000.0, marks=pytest.mark.slow)]
 )
-def test_one_real_parameter_under_a_vague_prior_has_the_posterior_of_noise_with_heavy_tails(vague):
+def test_heavy_tailed_noise_under_a_vague_prior_has_its_posterior(vague):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, vague)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -653,7 +653,7 @@ def _moments_on(grid, log_p):
     return p @ grid, np.sqrt(p @ (grid - p @ grid) ** 2)
 
 
-def test_one_parameter_whose_inputs_cannot_be_remembered_is_cut_once_at_a_time():
+def test_where_inputs_cannot_be_remembered_the_box_is_cut_once_at_a_time():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 100.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
@@ -741,7 +741,7 @@ def test_rows_without_a_step_leave_gradients_finite():
     assert np.all(np.isfinite(jax.jit(jax.grad(reads))(jnp.array([0.1, 0.5, -0.3, 0.8]))))
 
 
-def test_a_path_without_observations_is_remembered_where_theta_is_in_the_transition_alone():
+def test_observations_are_not_remembered_where_only_the_transition_counts():
     model = count_model(lambda theta, x, u: dist.Normal(x, 1.0))
     x = jnp.array([0.1, 0.5, -0.3])
     S = statistic_of_path(epf.chebyshev(model, 8), x, None)
@@ -778,7 +778,7 @@ def test_an_initial_state_that_depends_on_theta_counts(x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [lambda loc: dist.Cauchy(loc, 0.7), lambda loc: dist.StudentT(4.0, loc, 0.7)])
-def test_scale_mixture_and_its_draws_of_theta_leave_the_exact_gibbs_density_invariant(family, x64):
+def test_scale_mixture_leaves_the_exact_gibbs_density_invariant(family, x64):
     # 2000 chains of 40 sweeps: lambdas given theta, then theta given lambdas, on one known path of heavy-tailed steps.
     # Standard error of a mean of 2000 independent draws: sd / 45; of an sd: sd / 63. Four of each are allowed.
     model = epf.StateSpaceModel(
@@ -822,7 +822,7 @@ def heavy_tailed(transition, observation):
 
 
 @pytest.mark.slow
-def test_scale_mixture_learns_from_heavy_tailed_transitions_and_observations_with_gaps():
+def test_scale_mixture_learns_from_heavy_tails_with_gaps():
     # Twelve filters of 4000 particles: their average is compared with the exact mean in its own standard errors, from
     # the spread of the twelve; four are allowed. A filter's sd is compared by the median of the twelve.
     model = heavy_tailed(
