@@ -3,7 +3,8 @@
     python -m benchmarks.breadth [--seconds 60] [--only NAME ...] [--half tune] [--methods learn default nuts]
 
 Every row comes from a fresh process on two cores, is kept in benchmarks/results/breadth.jsonl as it is finished, and
-is not measured again: delete the file to start afresh. All rows go to benchmarks/results/breadth.json.
+is not measured again: delete the file to start afresh. All rows go to benchmarks/results/breadth.json, in place of
+older ones of the same model and method.
 """
 
 import argparse
@@ -17,9 +18,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-import numpy as np
-
-from benchmarks.breadth.golds import golds
+from benchmarks.breadth.bars import lines
+from benchmarks.breadth.entry import golds
 from benchmarks.breadth.models import ENTRIES
 from benchmarks.breadth.one import METHODS
 from benchmarks.report import RESULTS, save, show
@@ -58,38 +58,11 @@ def kept(path: pathlib.Path) -> dict[tuple, dict[str, Any]]:
     return {identity(row): row for row in rows if "failed" not in row}
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """The bars of the table, for the rows of `learn`."""
-    learned = [row for row in rows if row["method"] == "learn"]
-    if not learned:
-        return []
-    trusted = [row for row in learned if row.get("trusted")]
-    right = [row for row in trusted if row["worst z"] <= 0.3 and _within(row, 0.8, 1.25)]
-    wrong = [row for row in trusted if row["worst z"] > 0.5 or not _within(row, 0.67, 1.5)]
-    lines = [
-        f"trusted with worst |z| <= .3 and sd ratios in .8 to 1.25: {len(right)} of {len(trusted)} (all but 2%)",
-        f"trusted and wrong: {_named(wrong)} (none)",
-        f"not trusted: {_named([row for row in learned if not row.get('trusted')])} of {len(learned)} (at most 10%)",
-    ]
-    cold = {method: _cold(rows, method) for method in METHODS}
-    both = [name for name in cold["learn"] if name in cold["nuts"]]
-    if both:
-        ours, theirs = (np.median([cold[method][name] for name in both]) for method in ("learn", "nuts"))
-        lines.append(f"median cold seconds on {len(both)} models: learn {ours:.1f}, NUTS {theirs:.1f} (ahead)")
-    return lines
-
-
-def _within(row: dict[str, Any], low: float, high: float) -> bool:
-    return low <= row["lowest sd ratio"] and row["highest sd ratio"] <= high
-
-
-def _named(rows: list[dict[str, Any]]) -> str:
-    names = ", ".join(row["model"] for row in rows)
-    return f"{len(rows)} ({names})" if names else "0"
-
-
-def _cold(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    return {row["model"]: row["cold s"] for row in rows if row["method"] == method and "cold s" in row}
+def stored() -> dict[tuple, dict[str, Any]]:
+    """The rows in benchmarks/results, of models that are still there."""
+    path = RESULTS / "breadth.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return {identity(row): row for row in rows if row["model"] in ENTRIES}
 
 
 def run_all(tasks: list[tuple[str, str]], given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -135,7 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
     known |= {identity(row): row for row in new}
     rows = [known[name, method, given.seconds] for name, method in asked]
     show("breadth", [{k: row.get(k, "") for k in COLUMNS} for row in rows])
-    print(*summary(rows), sep="\n")
+    print(*lines(rows), sep="\n")
+    known = stored() | known
     everything = [known[at] for at in sorted(known, key=lambda at: (list(ENTRIES).index(at[0]), *map(str, at[1:])))]
     print("stored in", save("breadth", {"limit": given.limit, "cores": given.cores}, everything))
 

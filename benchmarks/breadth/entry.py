@@ -13,7 +13,9 @@ import numpy as np
 import epf_jax as epf
 
 HERE = pathlib.Path(__file__).resolve().parent
-SERIES = HERE / "series.json"
+SERIES, GOLDS = HERE / "series.json", HERE / "golds.json"
+NUTS = ("particles", "joint_nuts")
+QUADRATURE = ("particles", "quadrature")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,22 @@ def stored_series() -> dict[str, Any]:
     return json.loads(SERIES.read_text()) if SERIES.exists() else {}
 
 
+@lru_cache(maxsize=1)
+def golds() -> dict[str, Any]:
+    """The golds in the repository, by the model's name."""
+    return json.loads(GOLDS.read_text())
+
+
 def flat(theta: Any) -> np.ndarray:
     """The numbers of theta, or of its mean or sd, in one row, in the order of the parameters' names."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)])
+
+
+def between(low: float, high: float, num: int = 300) -> Callable[[np.ndarray], np.ndarray]:
+    """The same nodes for quadrature at every time."""
+    return lambda y: np.broadcast_to(np.linspace(low, high, num), (len(y) + 1, num))
+
+
+def with_first(path: np.ndarray) -> np.ndarray:
+    """The path from x_1 on, with x_1 for x_0, too."""
+    return np.concatenate([path[:1], path])

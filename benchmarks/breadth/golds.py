@@ -4,7 +4,8 @@
 
 Every opinion is a piece of work of its own: it is written to DIR/NAME.OPINION.json as it is finished, and is not
 computed again. At the end the golds of all models whose two opinions are there go to golds.json: the one with the
-smaller errors, and how far the other is from it. A gold counts where means agree within .1 sd, and sds within 10%.
+smaller errors, and how far the other is from it. A gold counts where means agree within .1 sd, and sds within 10%:
+`agree` says whether.
 """
 
 import argparse
@@ -12,18 +13,16 @@ import json
 import pathlib
 import time
 import traceback
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 
 from benchmarks.breadth import importance, likelihoods, nuts
-from benchmarks.breadth.entry import HERE, Case
+from benchmarks.breadth.entry import GOLDS, Case
 from benchmarks.breadth.models import ENTRIES, cases
 from benchmarks.pool import solve_all
 from epf_jax.core.machine import machine
 
-GOLDS = HERE / "golds.json"
 MEAN_APART, SD_APART = 0.1, 0.1
 
 
@@ -143,12 +142,6 @@ def merge(folder: pathlib.Path, known: dict[str, Any]) -> dict[str, Any]:
                 f"{gold['second_ess']:.0f}, log evidence {gold['log_evidence']:.2f} +- {gold['log_evidence_error']:.2f}"
             )
     return {name: known[name] for name in ENTRIES if name in known}
-
-
-@lru_cache(maxsize=1)
-def golds() -> dict[str, Any]:
-    """The golds in the repository, by the model's name."""
-    return json.loads(GOLDS.read_text())
 
 
 def main(arguments: list[str] | None = None) -> None:

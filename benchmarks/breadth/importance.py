@@ -82,9 +82,12 @@ def ess(log_weights: np.ndarray) -> float:
     return float(1 / np.sum(normalised(log_weights) ** 2))
 
 
-def temperature(log_base: np.ndarray, log_likelihood: np.ndarray, least: float) -> float:
-    """The highest power of the likelihood up to one that leaves an effective sample size of `least`."""
-    low, high = 0.0, 1.0
+def temperature(log_base: np.ndarray, log_likelihood: np.ndarray, least: float, low: float) -> float:
+    """The highest power of the likelihood from `low` to one that leaves an effective sample size of `least`.
+
+    Below the power that the draws were made for, the effective sample size falls, too: nothing is looked for there.
+    """
+    high = 1.0
     if ess(log_base + log_likelihood) >= least:
         return 1.0
     for _ in range(40):
@@ -95,12 +98,12 @@ def temperature(log_base: np.ndarray, log_likelihood: np.ndarray, least: float) 
 
 def adapted(target: Target, start: Proposal, num: int, until: float) -> tuple[Proposal, int]:
     """The proposal after rounds of draws that let in more and more of the likelihood, and twice all of it."""
-    proposal, whole = start, 0
+    proposal, power, whole = start, 0.0, 0
     for i in range(ROUNDS):
         z = proposal.draws(num, seed=i)
         log_base, log_likelihood = target.log_prior(z) - proposal.log_density(z), target.log_likelihood(z)
         log_likelihood = np.where(np.isfinite(log_likelihood), log_likelihood, -1e9)
-        power = temperature(log_base, log_likelihood, 0.15 * num)
+        power = temperature(log_base, log_likelihood, 0.15 * num, power)
         proposal = fitted(z, log_base + power * log_likelihood)
         whole += power == 1.0
         if whole == 2 or time.time() > until:

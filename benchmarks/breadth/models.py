@@ -8,9 +8,10 @@ import numpy as np
 import epf_jax as epf
 from benchmarks.breadth.entry import SERIES, Case, Entry, stored_series
 from benchmarks.breadth.linear import LINEAR
+from benchmarks.breadth.non_gaussian import NON_GAUSSIAN
 from benchmarks.breadth.nonlinear import NONLINEAR
 
-ENTRIES: dict[str, Entry] = {**LINEAR, **NONLINEAR}
+ENTRIES: dict[str, Entry] = {**LINEAR, **NON_GAUSSIAN, **NONLINEAR}
 SEED = 41
 
 

@@ -1,12 +1,12 @@
-"""Models that are not linear and Gaussian: volatility, counts, shares, populations, heavy tails, the paper's three."""
+"""Models whose states move nonlinearly or jump: populations, an epidemic, the paper's three."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
 import epf_jax as epf
-from benchmarks.breadth.entry import Entry
+from benchmarks.breadth.entry import NUTS, QUADRATURE, Entry, between, with_first
+from epf_jax.exact import nodes_around
 
 LYNX = (
     269, 321, 585, 871, 1475, 2821, 3928, 5943, 4950, 2577, 523, 98, 184, 279, 409, 2285, 2685, 3409, 1824, 409,
@@ -16,99 +16,6 @@ LYNX = (
     758, 1307, 3465, 6991, 6313, 3794, 1836, 345, 382, 808, 1388, 2713, 3800, 3091, 2985, 3790, 374, 81, 80, 108,
     229, 399, 1132, 2432, 3574, 2935, 1537, 529, 485, 662, 1000, 1590, 2657, 3396,
 )  # fmt: skip  # lynx trapped in the Mackenzie River district, 1821 to 1934
-
-
-def log_rate(theta, x, u):
-    """An AR(1) about an unknown mean."""
-    return dist.Normal(theta["mean"] + theta["phi"] * (x - theta["mean"]), theta["state_sd"])
-
-
-def walk(theta, x, u):
-    """A random walk."""
-    return dist.Normal(x, theta["state_sd"])
-
-
-AROUND_A_MEAN = {"mean": dist.Normal(0.0, 2.0), "phi": dist.Uniform(-1.0, 1.0), "state_sd": dist.HalfNormal(0.5)}
-
-
-def volatility():
-    """Stochastic volatility with conjugate priors."""
-    return epf.models.stochastic_volatility()
-
-
-def volatility_t():
-    """Stochastic volatility, the returns with heavy tails."""
-    return epf.StateSpaceModel(
-        prior={**AROUND_A_MEAN, "phi": dist.Beta(20.0, 1.5), "freedom": dist.Gamma(2.0, 0.2)},
-        initial=lambda theta: dist.Normal(theta["mean"], 1.0),
-        transition=log_rate,
-        observation=lambda theta, x, u: dist.StudentT(2.0 + theta["freedom"], 0.0, jnp.exp(x / 2)),
-    )
-
-
-def counts():
-    """Poisson counts whose log rate is a random walk."""
-    return epf.StateSpaceModel(
-        prior={"state_sd": dist.HalfNormal(0.5)},
-        initial=lambda theta: dist.Normal(1.0, 1.0),
-        transition=walk,
-        observation=lambda theta, x, u: dist.Poisson(jnp.exp(x)),
-    )
-
-
-def counts_on_inputs():
-    """Poisson counts on an input, with an autoregressive log rate."""
-    return epf.StateSpaceModel(
-        prior={**AROUND_A_MEAN, "slope": dist.Normal(0.0, 1.0)},
-        initial=lambda theta: dist.Normal(theta["mean"], 1.0),
-        transition=log_rate,
-        observation=lambda theta, x, u: dist.Poisson(jnp.exp(x + theta["slope"] * u)),
-    )
-
-
-def overdispersed_counts():
-    """Negative binomial counts with an autoregressive log rate."""
-    return epf.StateSpaceModel(
-        prior={**AROUND_A_MEAN, "concentration": dist.LogNormal(1.5, 0.7)},
-        initial=lambda theta: dist.Normal(theta["mean"], 1.0),
-        transition=log_rate,
-        observation=lambda theta, x, u: dist.NegativeBinomial2(jnp.exp(x), theta["concentration"]),
-    )
-
-
-def polls():
-    """Binomial counts out of varying totals, whose logit is a random walk."""
-    return epf.StateSpaceModel(
-        prior={"state_sd": dist.HalfNormal(0.5)},
-        initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=walk,
-        observation=lambda theta, x, total: dist.Binomial(total, logits=x),
-    )
-
-
-def shares():
-    """Beta distributed shares, whose logit is a random walk."""
-
-    def observation(theta, x, u):
-        mean = jax.nn.sigmoid(x)
-        return dist.Beta(mean * theta["precision"], (1 - mean) * theta["precision"])
-
-    return epf.StateSpaceModel(
-        prior={"state_sd": dist.HalfNormal(0.5), "precision": dist.LogNormal(3.0, 1.0)},
-        initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=walk,
-        observation=observation,
-    )
-
-
-def durations():
-    """Gamma distributed durations with an autoregressive log mean."""
-    return epf.StateSpaceModel(
-        prior={**AROUND_A_MEAN, "shape": dist.LogNormal(0.5, 0.7)},
-        initial=lambda theta: dist.Normal(theta["mean"], 1.0),
-        transition=log_rate,
-        observation=lambda theta, x, u: dist.Gamma(theta["shape"], theta["shape"] * jnp.exp(-x)),
-    )
 
 
 def ricker():
@@ -188,16 +95,6 @@ def growth():
     )
 
 
-def robust_level():
-    """A random walk seen with heavy-tailed errors."""
-    return epf.StateSpaceModel(
-        prior={"state_sd": dist.HalfNormal(1.0), "noise_sd": dist.HalfNormal(1.0)},
-        initial=lambda theta: dist.Normal(0.0, 3.0),
-        transition=walk,
-        observation=lambda theta, x, u: dist.StudentT(4.0, x, theta["noise_sd"]),
-    )
-
-
 def jumps():
     """An AR(1) with heavy-tailed news, in Gaussian noise."""
     return epf.StateSpaceModel(
@@ -228,68 +125,24 @@ def lynx():
     )  # fmt: skip
 
 
-def around_y(width):
-    """Nodes for a state that is seen as it is, with a noise of which `width` is many; the first looks wider."""
-
-    def nodes(y, num=250):
-        offsets = np.linspace(-width, width, num)
-        return np.concatenate([np.linspace(-8.0, 8.0, num)[None], y[:, None] + offsets])
-
-    return nodes
-
-
-def between(low, high, num=300):
-    """The same nodes at every time."""
-    return lambda y: np.broadcast_to(np.linspace(low, high, num), (len(y) + 1, num))
-
-
-def with_first(path):
-    """The path from x_1 on, with x_1 for x_0, too."""
-    return np.concatenate([path[:1], path])
-
-
 def near_noise(theta, y):
     """What a Gaussian observation says of the state."""
     return dist.Normal(y, theta["noise_sd"])
 
 
-NUTS = ("particles", "joint_nuts")
-QUADRATURE = ("particles", "quadrature")
 LYNX_LOG = tuple(np.round(np.log10(LYNX) - 2.9, 6).tolist())
 NOISE_OF_JUMPS = {"phi": 0.8, "state_sd": 0.5, "noise_sd": 0.7}
 NONLINEAR = {
-    "volatility": Entry(
-        "tune", volatility, 400, {"level": 0.0, "persistence": 0.95, "variance": 0.06}, opinions=NUTS,
-    ),
-    "volatility_t": Entry(
-        "report", volatility_t, 300, {"mean": -1.0, "phi": 0.95, "state_sd": 0.3, "freedom": 6.0}, opinions=NUTS,
-    ),
-    "counts": Entry("report", counts, 200, {"state_sd": 0.2}, opinions=NUTS, start=lambda y: with_first(np.log(y + 1))),
-    "counts_on_inputs": Entry(
-        "tune", counts_on_inputs, 150, {"mean": 1.0, "phi": 0.8, "state_sd": 0.3, "slope": 0.5}, opinions=NUTS,
-        inputs=lambda rng, num_steps: rng.normal(size=num_steps),
-    ),
-    "overdispersed_counts": Entry(
-        "report", overdispersed_counts, 200, {"mean": 1.5, "phi": 0.9, "state_sd": 0.3, "concentration": 4.0},
-        opinions=NUTS,
-    ),
-    "polls": Entry(
-        "tune", polls, 100, {"state_sd": 0.15}, opinions=NUTS,
-        inputs=lambda rng, num_steps: rng.integers(10, 60, num_steps),
-    ),
-    "shares": Entry("report", shares, 120, {"state_sd": 0.2, "precision": 20.0}, opinions=NUTS),
-    "durations": Entry(
-        "tune", durations, 200, {"mean": 0.5, "phi": 0.85, "state_sd": 0.3, "shape": 2.0}, opinions=NUTS,
-    ),
     "ricker": Entry("tune", ricker, 60, {"growth": 2.6, "state_sd": 0.3, "caught": 8.0}, opinions=QUADRATURE,
         nodes=between(-9.0, 5.0, 400), num_inner=1000),
     "theta_logistic": Entry(
         "report", theta_logistic, 100,
-        {"growth": 0.3, "log_capacity": 5.0, "shape": 1.0, "state_sd": 0.12, "noise_sd": 0.15}, opinions=NUTS,
-        start=lambda y: with_first(np.log(y)),
+        {"growth": 0.3, "log_capacity": 5.0, "shape": 1.0, "state_sd": 0.12, "noise_sd": 0.15}, opinions=QUADRATURE,
+        nodes=lambda y: nodes_around(np.log(y), 1.0, 160, initial=(-2.0, 8.0)), start=lambda y: with_first(np.log(y)),
     ),
     "gompertz": Entry(
-        "tune", gompertz, 80, {"pull": 0.3, "log_capacity": 4.0, "state_sd": 0.25, "noise_sd": 0.2}, opinions=NUTS,
+        "tune", gompertz, 80, {"pull": 0.3, "log_capacity": 4.0, "state_sd": 0.25, "noise_sd": 0.2},
+        opinions=NUTS,
         start=lambda y: with_first(np.log(y)),
     ),
     "epidemic": Entry(
@@ -299,21 +152,21 @@ NONLINEAR = {
         "tune", growth, 100, {"state_sd": 3.0, "noise_sd": 1.0}, opinions=QUADRATURE, nodes=between(-45.0, 45.0, 400),
         num_inner=4000,
     ),
-    "robust_level": Entry(
-        "report", robust_level, 200, {"state_sd": 0.4, "noise_sd": 0.7}, opinions=NUTS, start=with_first,
+    "jumps": Entry(
+        "tune", jumps, 200, NOISE_OF_JUMPS, opinions=("quadrature", "joint_nuts"), start=with_first, near=near_noise,
+        nodes=lambda y: nodes_around(y, 4.0, 120),
     ),
-    "jumps": Entry("tune", jumps, 200, NOISE_OF_JUMPS, opinions=NUTS, start=with_first, near=near_noise),
     "sinusoid": Entry(
         "report", epf.models.sinusoid, 200, {"theta": 0.7}, opinions=QUADRATURE, start=with_first,
-        nodes=around_y(0.8), near=lambda theta, y: dist.Normal(y, 0.1),
+        nodes=lambda y: nodes_around(y, 0.8, 250), near=lambda theta, y: dist.Normal(y, 0.1),
     ),
     "star": Entry(
         "tune", epf.models.star, 200, {"gamma": 1.0, "c": 3.0}, opinions=QUADRATURE, start=with_first,
-        nodes=around_y(0.8), near=lambda theta, y: dist.Normal(y, 0.1),
+        nodes=lambda y: nodes_around(y, 0.8, 250), near=lambda theta, y: dist.Normal(y, 0.1),
     ),
     "cauchy": Entry(
         "report", epf.models.cauchy_ar1, 200, {"a": 0.7}, opinions=QUADRATURE, start=with_first,
-        nodes=lambda y: around_y(70.0)(y, 500), near=lambda theta, y: dist.Normal(y, 10.0), num_inner=1000,
+        nodes=lambda y: nodes_around(y, 70.0, 500), near=lambda theta, y: dist.Normal(y, 10.0), num_inner=1000,
     ),
     "lynx": Entry(
         "tune", lynx, 114, data=LYNX_LOG, opinions=NUTS, centred=False,

@@ -16,8 +16,7 @@ import numpy as np
 
 import epf_jax as epf
 from benchmarks.breadth import nuts
-from benchmarks.breadth.entry import Case, flat
-from benchmarks.breadth.golds import golds
+from benchmarks.breadth.entry import Case, flat, golds
 from benchmarks.breadth.models import cases
 from epf_jax.core.machine import machine
 
@@ -76,6 +75,7 @@ def judged(name: str, answer: Answer) -> dict[str, Any]:
     return {
         "worst z": worst, "lowest sd ratio": float(np.min(ratio)), "highest sd ratio": float(np.max(ratio)), **evidence,
         "trusted": answer.told, **(answer.more or {}), "z": dict(zip(gold["parameters"], z.tolist(), strict=True)),
+        "sd ratio": dict(zip(gold["parameters"], ratio.tolist(), strict=True)),
     }  # fmt: skip
 
 

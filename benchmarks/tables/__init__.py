@@ -2,7 +2,7 @@
 
 import pathlib
 
-from benchmarks.tables import headlines, judged, league, speed
+from benchmarks.tables import breadth, headlines, judged, league, speed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARKS = "<!-- {0} table, written by python -m benchmarks.tables -->\n", "<!-- end of {0} table -->\n"
@@ -15,6 +15,7 @@ PAGES = {
     "docs/which_filter.md": {"guide": league.guide},
     "docs/accuracy.md": {
         "accuracy": judged.accuracy,
+        "breadth": breadth.breadth,
         "samplers": judged.samplers,
         "vague": judged.vague,
         "many": judged.many,

@@ -3,6 +3,7 @@
 import json
 
 from benchmarks.report import RESULTS
+from benchmarks.tables.breadth import learned
 
 # A file of results, the data in words, the rows to take from the file, and a name for each filter that is shown.
 ERRORS = (
@@ -43,7 +44,7 @@ def answer() -> str:
 
 
 def errors() -> str:
-    """How far filters are from the exact posterior, for the worst parameter of each, as Markdown."""
+    """How far filters are from the exact posterior, for the worst parameter of each, and `learn`, as Markdown."""
     lines = ["| data | filter | error | largest | width |", "|---|---|---|---|---|"]
     for file, title, which, filters in ERRORS:
         stored = json.loads((RESULTS / f"{file}.json").read_text())["rows"]
@@ -51,7 +52,7 @@ def errors() -> str:
         for label, name in filters.items():
             row = max((row for row in stored if row["filter"] == label), key=lambda row: row["z rms"])
             lines.append(f"| {title} | {name} | {row['z rms']:.2f} | {row['z max']:.2f} | {row['sdr']:.2f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", learned()])
 
 
 def race() -> str:
