@@ -66,7 +66,7 @@ def test_a_filter_on_chip_gives_the_numbers_of_a_scan(name):
 
     def body(state, row):
         state, info = filter_.step(row[0], state, *row[1:])
-        return state, record(state, info, (0.26, 0.77), False)  # no shares of 48
+        return state, record(state, info, (0.26, 0.77))  # no shares of 48
 
     state = filter_.init(jax.random.key(1))
     expected = jax.jit(lambda state, rows: jax.lax.scan(body, state, rows))(state, rows)
