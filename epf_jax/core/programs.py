@@ -50,3 +50,11 @@ def programs_in(eqn: Any) -> list[Jaxpr]:
 def is_variable(atom: Any) -> bool:
     """Whether it is no literal, which has a value."""
     return not hasattr(atom, "val")
+
+
+def loop_arguments(params: Any, num: int) -> tuple[int, int]:
+    """How many of a scan's arguments are constants, and how many are carried: two spellings, of jax 0.10 and 0.11."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(list(range(num))).unpack()
+    return len(list(consts)), len(list(carry))

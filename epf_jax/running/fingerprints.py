@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from epf_jax.core.checks import is_key
-from epf_jax.core.programs import outputs
+from epf_jax.core.programs import loop_arguments, outputs
 
 
 def fingerprint(function: Callable, *arguments: Any) -> str:
@@ -58,7 +58,8 @@ def _inside(step: Any, inside: list[Any], given: list[str]) -> list[list[str]]:
         before = given[: of["cond_nconsts"]], given[of["cond_nconsts"] : first]
         return [carry, _names(condition, [*before[0], *carry]), _names(body, [*before[1], *carry])]
     if kind == "scan":
-        constants, rest = given[: of["num_consts"]], _placed(given[of["num_consts"] :])
+        num_constants, _ = loop_arguments(of, len(given))
+        constants, rest = given[:num_constants], _placed(given[num_constants:])
         return [rest, _names(of["jaxpr"], [*constants, *rest])]
     if kind == "cond":
         return [given[:1], *(_names(branch, given[1:]) for branch in inside)]

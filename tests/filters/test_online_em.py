@@ -197,5 +197,5 @@ def test_a_form_that_the_exact_sums_have_not_is_told():
     assert list(fine.diagnose()) == []  # among them no word of a theta that is never redrawn
     with pytest.warns(RuntimeWarning) as told:
         results = epf.run(KEY, filter_, jnp.full(12, 3.0), state=fine.final, levels=())
-    assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
+    assert any("form changes with time or state" in str(warning.message) for warning in told)
     assert np.isnan(results.theta.mean["r"][-1])

@@ -124,7 +124,7 @@ def test_a_step_beyond_the_memory_is_reported_and_moves_nothing():
         ("^max_steps: expected a positive whole number, got -1. It is the most", {"max_steps": -1}),
         ("^rate: expected a positive number of moves, or None to move at every step, got 0", {"rate": 0.0}),
         ("^num_moves: expected a positive whole number, got 0", {"num_moves": 0}),
-        ("^num_moves: 2 random-walk steps .* Leave one", {"num_moves": 2, "sampler": epf.random_walk()}),
+        ("^num_moves: 2 random-walk steps .* Give one", {"num_moves": 2, "sampler": epf.random_walk()}),
         ("^sampler: expected", {"sampler": "mala"}),
         ("^resample: transport_resampling moves particles", {"resample": epf.transport_resampling()}),
     ],

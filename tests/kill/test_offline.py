@@ -12,7 +12,7 @@ quiet = pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The .* 
 def assert_posterior(results, num_chains):
     """The chains are independent: the mean of each is one number, and these have a standard error."""
     evidence, means = tiny.exact()
-    a = np.asarray(results.chains.theta["a"], float)
+    a = np.asarray(results.draws["a"], float)
     assert a.shape[0] == num_chains
     tiny.assert_unbiased(np.stack([a.mean(axis=1), (a**2).mean(axis=1)], axis=1), means[1:3] / evidence[-1])
 
@@ -62,5 +62,5 @@ def test_chains_are_told_of_the_same_population_from_the_warmup_on():
     results = epf.particle_gibbs(
         tiny.KEY, tiny.model(), tiny.Y, num_particles=2, num_chains=2, num_warmup=5, num_draws=6, sampler=sampler
     )
-    a = np.asarray(results.chains.theta["a"])
+    a = np.asarray(results.draws["a"])
     np.testing.assert_array_equal(a, np.full_like(a, a[0, 0]))

@@ -1124,5 +1124,5 @@ def test_a_table_where_a_series_belongs_is_told_how_to_become_one(y, hint):
 
 def test_a_precision_other_than_the_filters_is_told_of():
     filter_ = epf.extended_parameter_filter(ar1(), 10)
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"^filter_: .*went into the step as float64 .*float32"):
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"^filter_: .*went into the step as float32 .*float64"):
         epf.run(KEY, filter_, np.zeros(3))

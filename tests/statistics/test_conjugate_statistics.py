@@ -480,7 +480,7 @@ def test_a_rate_that_is_capped_late_is_told_of():
     )
     with pytest.warns(RuntimeWarning) as told:
         results = epf.run(jax.random.key(0), epf.storvik_filter(model, 20), jnp.ones(25), levels=())
-    assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
+    assert any("form changes with time or state" in str(warning.message) for warning in told)
     assert np.isfinite(results.theta.mean["r"][:15]).all()
     assert np.isnan(results.theta.mean["r"][-1])
 
@@ -525,7 +525,7 @@ def test_a_state_at_which_the_form_is_another_is_told_of():
     y = jnp.ones(25)
     with pytest.warns(RuntimeWarning) as told:
         results = epf.run(jax.random.key(0), filter_, y, levels=())
-    assert any("whose form changes at some time or state" in str(warning.message) for warning in told)
+    assert any("form changes with time or state" in str(warning.message) for warning in told)
     found = np.isfinite(results.theta.mean["v"])
     assert found[:15].all()  # x is about 3 after 15 steps, 5 at the end
     assert not found[-1]

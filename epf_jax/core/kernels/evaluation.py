@@ -24,7 +24,7 @@ from epf_jax.core.kernels.cells import (
     stacked,
     to_numbers,
 )
-from epf_jax.core.programs import is_variable, outputs
+from epf_jax.core.programs import is_variable, loop_arguments, outputs
 
 _UNROLL = 4  # loops up to this length are written out
 
@@ -99,7 +99,7 @@ def _platform_index(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
 
 def _scan(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
     p = eqn.params
-    length, (num_consts, num_carry) = p["length"], _loop_arguments(p, len(inputs))
+    length, (num_consts, num_carry) = p["length"], loop_arguments(p, len(inputs))
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rows = inputs[num_consts + num_carry :]
     dtypes = [v.aval.dtype for v in eqn.outvars[:num_carry]]
@@ -117,14 +117,6 @@ def _scan(block: Block, eqn: Any, inputs: list[Cells]) -> list[Cells]:
         made.append(out[num_carry:])
     made = made[::-1] if p["reverse"] else made
     return [*carry, *(stacked([row[k] for row in made], 0) for k in range(len(eqn.outvars) - num_carry))]
-
-
-def _loop_arguments(params: dict[str, Any], num: int) -> tuple[int, int]:
-    """How many of a scan's arguments are constants, and how many are carried: two spellings, of jax 0.10 and 0.11."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].update(list(range(num))).unpack()
-    return len(list(consts)), len(list(carry))
 
 
 def _loop(
