@@ -9,10 +9,8 @@ r"""`learn`: the posterior of a model's parameters given a series, by the method
 A stream (`streaming=True`) is filtered by a method of constant cost, whose answer is then compared with that of 1 to 4.
 """
 
-import dataclasses
 import math
 import numbers
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -29,7 +27,7 @@ from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned
 from epf_jax.learning.likelihoods import Likelihoods, likelihoods
 from epf_jax.learning.routes import inner_of, routes_of, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
 from epf_jax.running.run import run
 
 _NUM_STARTS = 2
@@ -69,7 +67,8 @@ def learn(
     check_flag("progress", progress)
     if model.parameters.dim == 0:
         raise ValueError("model: its prior is empty, so that there is nothing to learn. Use epf.bootstrap_filter.")
-    model, series = _look_at(model, y, inputs)
+    series = observed_series(model, y, inputs)
+    model = with_example(model, series.inputs)
     warn_of_slips(model)
     clock = clock_of(seconds, progress)
     try:
@@ -177,21 +176,3 @@ def _learn_online(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, c
     clock.tell(f"filtering by {route.method}")
     results = run(key_filter, filter_, series)
     return learned_online(route, filter_, results, _learn(key_certificate, model, series, clock), clock)
-
-
-def _look_at(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, Observed]:
-    """The series, checked, and the model with an example of the inputs that it will be given."""
-    series = observed_series(model, y, inputs)
-    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, series.inputs))
-    if model.example_input is None and (
-        len(leaves) > 1 or not np.array_equal(leaves[0], np.arange(len(leaves[0])) + 1)
-    ):
-        row = tuple((leaf[0].tobytes(), leaf.shape[1:], leaf.dtype) for leaf in leaves)
-        model = _with_example(model, structure, row)
-    return model, series
-
-
-@lru_cache(maxsize=64)  # one object for one model: what is built from it is compiled once
-def _with_example(model: StateSpaceModel, structure: Any, row: tuple) -> StateSpaceModel:
-    leaves = [np.frombuffer(data, dtype).reshape(shape) for data, shape, dtype in row]
-    return dataclasses.replace(model, example_input=structure.unflatten(leaves))
