@@ -141,7 +141,7 @@ def test_smcx_says_the_same_when_quickened(monkeypatch):
 
 
 def test_models_for_particles_have_the_densities_of_ours():
-    pytest.importorskip("particles", reason="a peer, of the extra `peers`")
+    pytest.importorskip("particles.distributions", reason="a peer, of the extra `peers`")
     from benchmarks.accuracy.particles_models import written_for
 
     for contest in CONTESTS.values():
