@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from epf_jax.learning import student_mixtures
-from epf_jax.learning.clock import Clock
-from epf_jax.learning.importance import size_of, temperature
-from epf_jax.learning.likelihoods import Evaluated, Likelihoods, noise
-from epf_jax.learning.student_mixtures import Mixture
+from epf_jax.core import student_mixtures
+from epf_jax.core.importance import size_of, temperature
+from epf_jax.core.student_mixtures import Mixture
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.running.clock import Clock
+from epf_jax.running.likelihoods import Evaluated, Likelihoods, noise
 
 _SHORTEST = 8  # observations that are looked at first, and two for each parameter
 _WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target may be wider

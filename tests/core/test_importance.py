@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from epf_jax.learning import importance, student_mixtures
-from epf_jax.learning.certificate import _is_covered
+from epf_jax.core import importance, student_mixtures
+from epf_jax.running.certificate import _is_covered
 
 RNG = np.random.default_rng(0)
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epf_jax.learning import student_mixtures
-from epf_jax.learning.clock import Clock
-from epf_jax.learning.importance import LARGEST_TAIL, Moments, log_mean, moments, normalised, size_of, tail_shape
-from epf_jax.learning.likelihoods import Evaluated, Likelihoods
-from epf_jax.learning.student_mixtures import Mixture
+from epf_jax.core import student_mixtures
+from epf_jax.core.importance import LARGEST_TAIL, Moments, log_mean, moments, normalised, size_of, tail_shape
+from epf_jax.core.student_mixtures import Mixture
+from epf_jax.running.clock import Clock
+from epf_jax.running.likelihoods import Evaluated, Likelihoods
 
 _NEAR, _FAR = 1.15, 3.0  # how much wider than the fit: nearly all draws, and the share below
 _SHARE_OF_FAR = 0.1
