@@ -48,6 +48,7 @@ class StateSpaceModel:
         observation: `observation(theta, x, u)`, the distribution of y_t.
         example_input: one row of the inputs that `run` will get, so that filters can inspect a model with vector or
             dict inputs before it sees data. Models of the time index, or without inputs, need none.
+        state_names: names of the state's numbers for pictures and tables. Those after the last name are not drawn.
 
     States and observations are scalars or vectors. A vector may be a distribution's event (`MultivariateNormal`,
     `Normal(...).to_event(1)`) or its batch (`Normal(vector, 1.0)`), whose components are then independent.
@@ -58,6 +59,7 @@ class StateSpaceModel:
     transition: Callable[[Theta, Array, Any], Any]
     observation: Callable[[Theta, Array, Any], Any]
     example_input: Any = None
+    state_names: tuple[str, ...] = ()
 
     def __post_init__(self):
         for name, arguments in SIGNATURES.items():
@@ -130,12 +132,12 @@ def with_example(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> StateS
 def known(model: StateSpaceModel, theta: Theta) -> StateSpaceModel:
     """The model with theta known. Nothing is left to learn: its own theta is the empty dict."""
     theta = as_theta(model, theta)
-    return StateSpaceModel(
+    return dataclasses.replace(
+        model,
         prior={},
         initial=lambda _: model.initial(theta),
         transition=lambda _, x_prev, u: model.transition(theta, x_prev, u),
         observation=lambda _, x, u: model.observation(theta, x, u),
-        example_input=model.example_input,
     )
 
 
@@ -333,6 +335,11 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
     key = jax.random.key(0)
     theta = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1)))
     x, read = _drawn("initial", model, theta)
+    if len(model.state_names) > x.size:
+        raise ValueError(
+            f"state_names: {len(model.state_names)} names were given for a state of {x.size} numbers. Give at most one "
+            "name for each number."
+        )
     problem: Any = None
     y = None
     unread: tuple[int, ...] = ()

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
+from epf_jax.core.naming import component_names
 from epf_jax.core.precision import full_precision
 from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
@@ -56,6 +57,7 @@ class Smoothed(NamedTuple):
             are drawn exactly.
         t: the time indices of x.
         levels: the quantile levels of x.
+        names: of the state's numbers, as the model names them; only those are drawn.
     """
 
     x: Summary
@@ -64,6 +66,7 @@ class Smoothed(NamedTuple):
     renewed: Float[Array, " T+1"]
     t: Int[Array, " T"]
     levels: Float[Array, " Q"]
+    names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """How many paths of how many states, without the arrays."""
@@ -76,12 +79,15 @@ class Smoothed(NamedTuple):
             series: what `epf.from_table` gave, whose time stamps then stand in a column `time`.
 
         Returns:
-            Columns t, variable (x, or x[0], x[1], ...), mean, sd, and one for each quantile level.
+            Columns t, variable (x, or x[0], x[1], ..., or the model's names of them), mean, sd, and one for each
+            quantile level.
         """
         along = {"t": np.asarray(self.t)}
         if series is not None:
             along["time"] = stamps(len(self.t), len(self.t), series)
-        return tidy(along, "variable", [(STATE, *map(np.asarray, self.x))], self.levels)
+        table = tidy(along, "variable", [(STATE, *map(np.asarray, self.x))], self.levels)
+        names = component_names(STATE, self.x.mean.shape[1:])
+        return table.replace({"variable": dict(zip(names, self.names, strict=False))})
 
     def plot(
         self, y: Any = None, *, results: Any = None, on_state: bool | None = None, title: str | None = None
@@ -145,7 +151,8 @@ def smooth(
     paths, renewed = _in_pieces(lambda keys, theta: _draw(path, keys, theta, y, rows), keys, theta, size, progress)
     _warn_of_old_paths(renewed)
     x = _summary(levels, paths[:, 1:])
-    return Smoothed(x, paths, theta, renewed, 1 + jnp.arange(len(y)), jnp.asarray(levels, renewed.dtype))
+    t, levels_kept = 1 + jnp.arange(len(y)), jnp.asarray(levels, renewed.dtype)
+    return Smoothed(x, paths, theta, renewed, t, levels_kept, tuple(model.state_names))
 
 
 @lru_cache(maxsize=64)

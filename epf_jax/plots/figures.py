@@ -1,6 +1,6 @@
 """Shared by all pictures: colours, panels, fans, and the data to draw."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +29,8 @@ class Curve(NamedTuple):
     quantiles: np.ndarray
 
 
-def curves(summary: Summary, otherwise: str) -> list[Curve]:
-    """Every scalar component of a summary over time."""
+def curves(summary: Summary, otherwise: str, names: Sequence[str] = ()) -> list[Curve]:
+    """Every scalar component of a summary over time; those that are named, by their names, where names are given."""
     found = []
     bands = jax.tree.leaves(summary.quantiles)
     for (name, mean), quantiles in zip(named_leaves(summary.mean, otherwise), bands, strict=True):
@@ -38,7 +38,7 @@ def curves(summary: Summary, otherwise: str) -> list[Curve]:
         flat, edges = mean.reshape(len(mean), -1), quantiles.reshape(len(mean), -1, quantiles.shape[-1])
         for j, component in enumerate(component_names(name, mean.shape[1:])):
             found.append(Curve(component, flat[:, j], edges[:, j]))
-    return found
+    return [curve._replace(name=name) for curve, name in zip(found, names, strict=False)] if names else found
 
 
 def dates() -> Any:

@@ -1,5 +1,6 @@
 """Pictures over time: parameters, states with the data, and the diagnostics of a run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -76,12 +77,20 @@ def plot_theta(
     return finished(figure, axes, of.along, title)
 
 
-def plot_states(results: Results, y: Any = None, *, on_state: bool | None = None, title: str | None = None) -> Any:
+def plot_states(
+    results: Results,
+    y: Any = None,
+    *,
+    names: Sequence[str] = (),
+    on_state: bool | None = None,
+    title: str | None = None,
+) -> Any:
     """A figure of the filtered states over time, p(x_t | y_1:t), with the data if given.
 
     Args:
         results: a run that kept its quantiles.
         y: the observations, an array or what `epf.from_table` gave, whose names and stamps are then shown.
+        names: of the state's numbers, such as `model.state_names`; only those are then drawn.
         on_state: whether observations shaped like the state are drawn on the states' panels, rather than on panels of
             their own, above. By default, if they look like the states plus noise.
         title: of the figure.
@@ -91,7 +100,7 @@ def plot_states(results: Results, y: Any = None, *, on_state: bool | None = None
     """
     check_one_run(results, "plot_states")
     check_levels_kept(results)
-    return _states(results, shown(results, y), on_state, title, "filter")
+    return _states(results, shown(results, y), on_state, title, "filter", names)
 
 
 def plot_smoothed(
@@ -123,12 +132,20 @@ def plot_smoothed(
             raise ValueError(
                 f"results: expected the run whose {len(smoothed.t)} observations were smoothed, got {results!r}."
             )
-    return _states(smoothed, shown_at(np.asarray(smoothed.t), y), on_state, title, "given all", before)
+    return _states(smoothed, shown_at(np.asarray(smoothed.t), y), on_state, title, "given all", smoothed.names, before)
 
 
-def _states(found: Any, of: Shown, on_state: bool | None, title: str | None, label: str, before: Any = None) -> Any:
+def _states(
+    found: Any,
+    of: Shown,
+    on_state: bool | None,
+    title: str | None,
+    label: str,
+    names: Sequence[str],
+    before: Any = None,
+) -> Any:
     """The panels of both figures: the data above, unless they are on the states' panels; then the state."""
-    states = curves(found.x, "x")[:MOST_PANELS]
+    states = curves(found.x, "x", names)[:MOST_PANELS]
     named = list(zip(of.names, of.columns.T, strict=True))[:MOST_PANELS]
     shared = of.y is not None and of.y.shape[1:] == found.x.mean.shape[1:]
     shared = shared and (measured(of.y, found.x.mean) if on_state is None else on_state)

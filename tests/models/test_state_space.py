@@ -15,6 +15,7 @@ import epf_jax as epf
 from epf_jax.core.densities import can_be_partly_missing, observed_log_prob, sample_each
 from epf_jax.core.gammas import with_own_gammas
 from epf_jax.core.random import stream
+from epf_jax.models.state_space import known
 
 TINY = 1e-3  # noise that tells nothing: paths are what the means say, to a few thousandths
 
@@ -430,3 +431,11 @@ def test_gaussian_draws_are_those_of_numpyro_by_another_quantile(distribution, p
     assert drawn.dtype == theirs.dtype
     # Both quantiles of a normal below 5 times at most 4: jax's is off by 6e-6 of it in float32, by 1.1e-10 in float64.
     np.testing.assert_allclose(drawn, theirs, rtol=0, atol=20 * {"float32": 7e-6, "float64": 3e-10}[precision])
+
+
+def test_states_have_at_most_one_name_for_each_number():
+    named = counter(lambda x, u: x, lambda x, u: x, state_names=("level",))
+    assert known(named, {"a": 0.0}).state_names == ("level",)
+    too_many = counter(lambda x, u: x, lambda x, u: x, state_names=("level", "trend"))
+    with pytest.raises(ValueError, match=r"state_names: 2 names were given for a state of 1 numbers. Give at most one"):
+        _ = too_many.shapes

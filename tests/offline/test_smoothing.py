@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.exact.linear_paths import draw_linear_path
+from epf_jax.offline.smoothing import Smoothed
 
 pytestmark = pytest.mark.xdist_group("smoothing")  # one worker: what is made for all of these tests is made once
 
@@ -362,3 +364,13 @@ def test_what_cannot_be_smoothed_is_refused_by_name(run, message, error, call):
 def test_wrong_options_are_refused_by_name(run, message, options):
     with pytest.raises(ValueError, match=message):
         epf.smooth(KEY, FILTER, run.final, Y, **options)
+
+
+def test_named_numbers_of_the_state_are_drawn_and_no_others():
+    rows = np.linspace(0.0, 1.0, 6).reshape(2, 3)
+    x = epf.Summary(rows, rows, np.stack([rows - 1, rows, rows + 1], axis=-1))
+    found = Smoothed(x, rows[None], {}, rows[:, 0], np.arange(1, 3), np.array([0.05, 0.5, 0.95]), ("level", "season"))
+    figure = found.plot()
+    assert [ax.get_ylabel() for ax in figure.axes] == ["level", "season"]
+    plt.close(figure)
+    assert found.to_pandas()["variable"].tolist() == ["level", "level", "season", "season", "x[2]", "x[2]"]
