@@ -194,3 +194,14 @@ def test_heavy_tails_in_gaussian_noise_get_the_defensive_proposal():
     assert routes.default_proposal(epf.models.cauchy_ar1()).name == "defensive"
     assert routes.default_proposal(epf.models.sinusoid()).name == "fully adapted"
     assert [route.exact for route in routes.routes_of(LEVEL)] == [True]
+
+
+def test_states_that_are_whole_numbers_have_a_route():
+    regimes = epf.StateSpaceModel(
+        prior={"stay": dist.Beta(8.0, 2.0)},
+        initial=lambda theta: dist.Bernoulli(0.5),
+        transition=lambda theta, x, u: dist.Bernoulli(jnp.where(x > 0, theta["stay"], 1.0 - theta["stay"])),
+        observation=lambda theta, x, u: Normal(3.0 * x, 1.0),
+    )
+    assert [route.exact for route in routes.routes_of(regimes)] == [False]
+    assert routes.default_proposal(regimes).name == "bootstrap"
