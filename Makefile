@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-all lint format full accuracy bench bench-store clean
+.PHONY: demo test test-all lint format smoke full accuracy bench bench-store clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.apps.demo
@@ -23,6 +23,15 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+smoke: $(VENV)/.release  ## wheel and sdist, checked, and each installed where nothing else is: they run the README's code
+	rm -rf dist
+	$(BIN)/python -m build -q
+	$(BIN)/twine check --strict dist/*
+	for package in dist/*; do \
+	  rm -rf $(VENV)/smoke && $(PYTHON) -m venv $(VENV)/smoke && $(VENV)/smoke/bin/pip install -q $$package \
+	  && $(VENV)/smoke/bin/python tests/smoke.py || exit 1; \
+	done
 
 full: $(READY)  ## the paper on twenty data sets per model; its claims and tables go to benchmarks/results
 	$(BIN)/epf reproduce --full
@@ -50,9 +59,9 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
 	touch $@
 
-$(VENV)/.notebooks: $(READY)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[notebooks]"
+$(VENV)/.%: $(READY)  # an extra
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[$*]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) .jax_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) dist docs/_build .jax_cache .mypy_cache .ruff_cache *.egg-info

@@ -8,6 +8,7 @@ from pages import ROOT, run_page
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 WITH_CODE = [path.name for path in DOCS if "```python" in path.read_text()]
+REPOSITORY = "https://github.com/epf-jax/epf_jax/blob/main/"  # the README is also read on a package index
 SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
@@ -54,11 +55,17 @@ def test_the_page_on_results_has_a_row_for_every_kind_of_finding():
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda path: path.name)
 def test_every_link_leads_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        link = link.removeprefix(REPOSITORY)
         if not link.startswith("https://"):
             file, _, heading = link.partition("#")
             there = page.parent / file if file else page
             assert there.exists(), link
             assert not heading or heading in _headings(there.read_text()), link
+
+
+def test_the_readme_links_nothing_that_a_package_index_does_not_have():
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text())
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def _headings(text):

@@ -5,6 +5,7 @@ import pathlib
 from benchmarks.tables import breadth, headlines, judged, league, speed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+REPOSITORY = "https://github.com/epf-jax/epf_jax/blob/main/"
 MARKS = "<!-- {0} table, written by python -m benchmarks.tables -->\n", "<!-- end of {0} table -->\n"
 PAGES = {
     "README.md": {
@@ -51,5 +52,7 @@ def written(page: str, text: str) -> str:
 
 
 def _seen_from(page: str, table: str) -> str:
-    """A table whose links lead from the page's folder; tables have them from the root."""
-    return table.replace("](benchmarks/", "](../benchmarks/").replace("](docs/", "](") if "/" in page else table
+    """A table, with links from the root, as the page links: whole in the README, which a package index shows, too."""
+    if page == "README.md":
+        return table.replace("](docs/", f"]({REPOSITORY}docs/")
+    return table.replace("](benchmarks/", "](../benchmarks/").replace("](docs/", "](")
