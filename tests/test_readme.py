@@ -47,7 +47,10 @@ def test_the_page_on_results_has_a_row_for_every_kind_of_finding():
     listed = {
         kind for row in table.splitlines() if row.startswith("| ") for kind in row.split("|")[1].strip().split(", ")
     }
-    files = [ROOT / "epf_jax" / name for name in ("running/diagnosis.py", "offline/mixing.py")]
+    files = [
+        ROOT / "epf_jax" / name
+        for name in ("running/diagnosis.py", "running/alarms.py", "running/causes.py", "offline/mixing.py")
+    ]
     kinds = {kind for file in files for kind in re.findall(r'Finding\(\s*"([^"]+)"', file.read_text())}
     assert kinds == listed
 

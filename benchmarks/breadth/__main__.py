@@ -1,6 +1,6 @@
 """Models that people write, by the front door, by the default filter and by NUTS, against golds.
 
-    python -m benchmarks.breadth [--seconds 60] [--only NAME ...] [--half tune] [--methods learn default nuts]
+    python -m benchmarks.breadth [--seconds 60] [--only NAME ...] [--half tune] [--methods learn default nuts findings]
 
 Every row comes from a fresh process on two cores, is kept in benchmarks/results/breadth.jsonl as it is finished, and
 is not measured again: delete the file to start afresh. All rows go to benchmarks/results/breadth.json, in place of
@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from benchmarks.breadth.bars import lines
+from benchmarks.breadth.bars import findings_lines, lines
 from benchmarks.breadth.entry import golds
 from benchmarks.breadth.models import ENTRIES
 from benchmarks.breadth.one import METHODS
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="that `learn` is given")
     parser.add_argument("--only", nargs="+", choices=list(golds()), default=list(golds()), metavar="NAME")
     parser.add_argument("--half", choices=("tune", "report"), help="one half of the models; both by default")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=["learn", "default", "nuts"])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a row, or it has failed")
     parser.add_argument("--workers", type=int, default=1, help="rows measured at a time, each on its own cores")
     parser.add_argument("--cores", type=int, default=2, help="of each")
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     known |= {identity(row): row for row in new}
     rows = [known[name, method, given.seconds] for name, method in asked]
     show("breadth", [{k: row.get(k, "") for k in COLUMNS} for row in rows])
-    print(*lines(rows), sep="\n")
+    print(*lines(rows), *findings_lines(rows), sep="\n")
     known = stored() | known
     everything = [known[at] for at in sorted(known, key=lambda at: (list(ENTRIES).index(at[0]), *map(str, at[1:])))]
     print("stored in", save("breadth", {"limit": given.limit, "cores": given.cores}, everything))

@@ -79,3 +79,16 @@ def lines(rows: Rows) -> list[str]:
         f"not trusted: {named(lost)} of {len(found.all)} (bar: at most 10%)",
         f"median cold seconds on {num} models: learn {ours:.1f}, NUTS {theirs:.1f} (bar: learn ahead)",
     ]
+
+
+def findings_lines(rows: Rows) -> list[str]:
+    """How the grades of `diagnose` stand to how far the default filter is off; none without rows of `findings`."""
+    graded = [row for row in rows if row["method"] == "findings" and "grade" in row and golds()[row["model"]]["agree"]]
+    near, far = ([row for row in graded if fits(row["worst z"])] for fits in (lambda z: z < 0.2, lambda z: z > 1.0))
+    if not graded:
+        return []
+    cried, silent = [row for row in near if row["grade"] != "harmless"], [r for r in far if r["grade"] == "harmless"]
+    return [
+        f"worst |z| < .2 and a finding above harmless: {named(cried)} of {len(near)} (bar: none)",
+        f"worst |z| > 1 and none: {named(silent)} of {len(far)} (bar: none)",
+    ]

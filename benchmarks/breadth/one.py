@@ -52,6 +52,18 @@ def by_default(case: Case, seed: int, seconds: float) -> Answer:
     return Answer(mean, sd, float(results.log_evidence[-1]))
 
 
+def by_findings(case: Case, seed: int, seconds: float) -> Answer:
+    """The default filter, and the worst that `diagnose` finds of it."""
+    results = epf.run(jax.random.key(seed), epf.extended_parameter_filter(case.model, 1000), case.y, inputs=case.inputs)
+    mean, sd = (
+        flat(jax.tree.map(lambda a: np.asarray(a)[-1], part)) for part in (results.theta.mean, results.theta.sd)
+    )
+    found = results.diagnose(seconds=seconds)
+    grade = found[0].grade if found else "harmless"
+    more = {"grade": grade, "findings": repr(found), "evidence error told": results.log_evidence_error}
+    return Answer(mean, sd, float(results.log_evidence[-1]), grade == "harmless", more)
+
+
 def by_nuts(case: Case, seed: int, seconds: float) -> Answer:
     """NUTS on the joint density: four chains of a thousand draws, whatever they take."""
     found = nuts.posterior(case, nuts.joint(case), seconds=0.0, draws=DRAWS, enough=0.0, warm_up=DRAWS, seed=seed)
@@ -61,7 +73,7 @@ def by_nuts(case: Case, seed: int, seconds: float) -> Answer:
 
 
 METHODS: dict[str, Callable[[Case, int, float], Answer]] = {
-    "learn": by_learn, "default": by_default, "nuts": by_nuts,
+    "learn": by_learn, "default": by_default, "nuts": by_nuts, "findings": by_findings,
 }  # fmt: skip
 
 

@@ -20,13 +20,13 @@ from jaxtyping import PRNGKeyArray
 
 from epf_jax.core import student_mixtures
 from epf_jax.core.checks import check_flag, check_key
-from epf_jax.learning.exploration import MOST_NOISE, Explored, explore
 from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned_from, learned_online
 from epf_jax.learning.routes import inner_of, routes_of, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
 from epf_jax.running.certificate import certify
 from epf_jax.running.clock import Clock
+from epf_jax.running.exploration import MOST_NOISE, Explored, explore
 from epf_jax.running.likelihoods import Likelihoods, likelihoods
 from epf_jax.running.run import run
 

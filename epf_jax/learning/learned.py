@@ -14,7 +14,6 @@ from epf_jax.core import student_mixtures
 from epf_jax.core.importance import LARGEST_TAIL, moments
 from epf_jax.core.naming import scalars
 from epf_jax.filters import Filter, FilterState, smc2_filter
-from epf_jax.learning.exploration import Explored
 from epf_jax.learning.learned_table import at_level as _at_level
 from epf_jax.learning.learned_table import table_of, verdict_of
 from epf_jax.learning.routes import Route, StreamingRoute, inner_of, routes_of
@@ -25,6 +24,7 @@ from epf_jax.offline.smoothing import Smoothed, smooth
 from epf_jax.plots.posterior import plot_learned
 from epf_jax.running.certificate import Certificate
 from epf_jax.running.clock import Clock
+from epf_jax.running.exploration import Explored
 from epf_jax.running.export import library, state_to_arviz
 from epf_jax.running.forecast import Forecast, forecast
 from epf_jax.running.likelihoods import Evaluated, Likelihoods

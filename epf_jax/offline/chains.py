@@ -1,6 +1,5 @@
 """`Chains`, the result of `epf.pmmh` and `epf.particle_gibbs`: draws of theta and x_T, and their posterior."""
 
-import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from epf_jax.core.findings import Diagnosis
+from epf_jax.core.findings import Diagnosis, warn_of
 from epf_jax.core.naming import scalars
 from epf_jax.filters import FilterState
 from epf_jax.models.parameters import Theta
@@ -74,7 +73,7 @@ class Chains(NamedTuple):
 
     def diagnose(self) -> Diagnosis:
         """Whether the chains agree and are long enough, and what to try."""
-        return Diagnosis([*findings(self)])
+        return Diagnosis(findings(self))
 
     def plot(self, **options: Any) -> Any:
         """Traces and densities as a matplotlib figure: see `epf.plots.plot_chains`."""
@@ -129,9 +128,7 @@ def chains_of(
         num_steps=num_steps,
         description=Words(description),
     )
-    for each in findings(chains):
-        said = each.message[0].upper() + each.message[1:]
-        warnings.warn(f"{said} Likely remedies: {each.advice}", RuntimeWarning, stacklevel=4)
+    warn_of(findings(chains), stacklevel=4)
     return chains
 
 

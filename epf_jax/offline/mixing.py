@@ -67,21 +67,22 @@ def findings(chains: Any) -> Iterator[Finding]:
         yield Finding(
             "zero weights",
             f"chain {', '.join(str(i) for i in np.flatnonzero(unborn))}",
-            "it has draws that no particle could explain: it never left the place where it was started.",
-            "a look at the data for an observation that the model all but rules out (an outlier, wrong units); more "
-            "num_particles.",
+            "It has draws that no particle could explain: it never left the place where it was started.",
+            "Look at the data for an observation that the model all but rules out (an outlier, wrong units), or take "
+            "more num_particles.",
+            float("inf"),
         )
     if lost > _MOST_LOST:
         yield Finding(
             "zero weights",
             "all chains",
-            f"every particle had zero weight at some step, in up to {lost:.0%} of a chain's draws.",
-            "a look at the data for an observation that the model all but rules out (an outlier, wrong units); if the "
-            "observation noise is too small for num_particles, epf.fully_adapted or epf.laplace.",
+            f"Every particle had zero weight at some step, in up to {lost:.0%} of a chain's draws.",
+            "Look at the data for an observation that the model all but rules out (an outlier, wrong units); if the "
+            "observation noise is too small for num_particles, take epf.fully_adapted or epf.laplace.",
         )
-    remedy = "more num_draws and num_warmup."
+    remedy = "Take more num_draws and num_warmup."
     if lowest < _LEAST_ACCEPTANCE:
-        remedy = f"more num_particles, whose log-likelihoods are less noisy (acceptance is down to {lowest:.1%})."
+        remedy = f"Take more num_particles, whose log-likelihoods are less noisy (acceptance is down to {lowest:.1%})."
     apart = [name for name in names if not rhat[name] < _WORST_RHAT]  # NaN, of chains that never moved, too
     few = [name for name in names if not ess[name] >= _LEAST_ESS * num_chains]
     if apart:
@@ -89,15 +90,17 @@ def findings(chains: Any) -> Iterator[Finding]:
         yield Finding(
             "mixing",
             ", ".join(apart),
-            f"the chains disagree: R-hat is {worst:.3f}, where {_WORST_RHAT} is the most to be believed.",
+            f"The chains disagree: R-hat is {worst:.3f}, where {_WORST_RHAT} is the most to be believed.",
             remedy,
+            float(np.sqrt(worst**2 - 1.0)),
         )
     elif few:
         least = np.min([ess[name] for name in few])
         yield Finding(
             "mixing",
             ", ".join(few),
-            f"the {num_chains} x {num_draws} draws are worth {least:.0f} independent ones, and {_LEAST_ESS} for each "
+            f"The {num_chains} x {num_draws} draws are worth {least:.0f} independent ones, and {_LEAST_ESS} for each "
             "chain is the least that R-hat and the summaries can be trusted with.",
             remedy,
+            float(1.0 / np.sqrt(least)),
         )

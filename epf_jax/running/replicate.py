@@ -13,13 +13,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_flag, check_key
 from epf_jax.core.compilation_cache import warn_of_many_programs
+from epf_jax.core.findings import warn_of
 from epf_jax.core.number_arrays import numeric_array
 from epf_jax.filters import Filter
 from epf_jax.models.observed import observed_batch
+from epf_jax.running.alarms import alarms
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
-from epf_jax.running.trouble import warn_of_trouble
 
 
 def replicate(
@@ -86,7 +87,7 @@ def replicate(
     data = (batch.values, batch.inputs)
     results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, *data)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
-    warn_of_trouble(results)
+    warn_of(alarms(results), stacklevel=2)
     return results
 
 

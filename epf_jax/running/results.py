@@ -11,9 +11,10 @@ from epf_jax.core.checks import brief
 from epf_jax.core.findings import Diagnosis
 from epf_jax.core.naming import estimates
 from epf_jax.filters import FilterState
-from epf_jax.running.diagnosis import diagnose
+from epf_jax.running.diagnosis import diagnose, log_evidence_error
 from epf_jax.running.export import to_arviz, to_pandas, to_xarray
 from epf_jax.running.records import Diagnostics, History, Summary
+from epf_jax.running.reference import Origin
 
 
 class Results(NamedTuple):
@@ -34,6 +35,7 @@ class Results(NamedTuple):
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
         history: all particles, or None.
         diagnostics: predictive checks, the statistic's health and the particles' descent, or None.
+        origin: the model and the series, where `diagnose` and `log_evidence_error` begin.
     """
 
     theta: Summary
@@ -49,6 +51,7 @@ class Results(NamedTuple):
     final: FilterState
     history: History | None = None
     diagnostics: Diagnostics | None = None
+    origin: Origin = Origin()
 
     def __repr__(self) -> str:
         """What is known at the end, without the arrays."""
@@ -59,7 +62,7 @@ class Results(NamedTuple):
             return f"<Results of {head}, traced>"
         lines = [f"<Results of {head}, {np.shape(self.final.log_weights)[-1]} particles"]
         if not runs:
-            lines[0] += f", log-evidence {float(self.log_evidence[-1]):.2f}"
+            lines[0] += f", log-evidence {float(self.log_evidence[-1]):.2f} (how far off: .log_evidence_error)"
             lines += estimates(*(jax.tree.map(lambda a: a[-1], part) for part in (self.theta.mean, self.theta.sd)))
         return "\n".join(lines) + ">"
 
@@ -76,10 +79,19 @@ class Results(NamedTuple):
         none: Any = None  # the levels are those of all runs
         return jax.tree.map(lambda leaf: leaf[run], self._replace(levels=none))._replace(levels=self.levels)
 
-    def diagnose(self) -> Diagnosis:
-        """What went wrong, in plain words, and what to try: see `epf_jax.running.diagnosis`."""
+    def diagnose(self, *, seconds: float = 60.0) -> Diagnosis:
+        """How far the answer is off, in posterior standard deviations, why, and what to do.
+
+        It is measured once, by another posterior of fresh likelihoods, which takes at most about so many seconds.
+        """
         check_one_run(self, "diagnose")
-        return diagnose(self)
+        return diagnose(self, seconds)
+
+    @property
+    def log_evidence_error(self) -> float:
+        """How far the last `log_evidence` is off, by the measurement of `diagnose`; NaN where that cannot be made."""
+        check_one_run(self, "log_evidence_error")
+        return log_evidence_error(self, 60.0)
 
     def plot(self, y: Any = None, **options: Any) -> Any:
         """The overview as a matplotlib figure: parameters, states (with the data y, if given), the filter's health.

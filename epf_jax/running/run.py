@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
 from epf_jax.core.compilation_cache import warn_of_many_programs
+from epf_jax.core.findings import warn_of
 from epf_jax.core.kernels import scan_on_device
 from epf_jax.core.loops import scan_first
 from epf_jax.core.packing import pack, unpack
@@ -31,12 +32,13 @@ from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.running.alarms import alarms
 from epf_jax.running.buckets import can_be_padded, padded, room_for, trimmed
 from epf_jax.running.health import LINEAGE, examine, start_lineage
 from epf_jax.running.records import History, like_both, record, theta_and_x
+from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
-from epf_jax.running.trouble import warn_of_trouble
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -101,8 +103,8 @@ def run(
             num_steps = len(series.values)
             rows = padded((series.values, series.inputs), room_for(num_steps))
             results = trimmed(run_jitted(filter_, *options, key, state, *rows, num_steps), num_steps)
-    warn_of_trouble(results)
-    return results
+    warn_of(alarms(results), stacklevel=2)
+    return results if state is not None else results._replace(origin=Origin(filter_.model, series))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

@@ -15,6 +15,7 @@ from epf_jax.core.gaussian import solve_lower
 from epf_jax.core.interpolation import piecewise_cubic
 from epf_jax.filters.between_nodes import LOWEST, between_nodes, roughness
 from epf_jax.filters.node_filter import _cut_back
+from epf_jax.running.causes import causes
 
 pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
 
@@ -372,13 +373,13 @@ def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
     model = epf.models.ar1(prior_sd=0.05)
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 60)  # 18 prior standard deviations away
     run = epf.run(KEY, epf.node_filter(model, 8), y, diagnostics=True)
-    assert "box" in [finding.kind for finding in run.diagnose()]
+    assert "box" in [finding.kind for finding in causes(run)]
     model = epf.models.ar1()
     run = epf.run(KEY, epf.node_filter(model, 8), y, diagnostics=True)
-    assert not {"box", "nodes"} & {finding.kind for finding in run.diagnose()}
+    assert not {"box", "nodes"} & {finding.kind for finding in causes(run)}
     assert 0.0 < run.diagnostics.roughness[-1] < 0.1
     noisy = run._replace(diagnostics=run.diagnostics._replace(roughness=jnp.full(60, 0.5)))
-    assert "nodes" in [finding.kind for finding in noisy.diagnose()]
+    assert "nodes" in [finding.kind for finding in causes(noisy)]
 
 
 @pytest.mark.parametrize("counts", [(15,), (21, 21), (4, 15)])
@@ -406,7 +407,7 @@ def test_nodes_too_noisy_for_a_chaotic_model_are_diagnosed():
     )
     _, y = epf.simulate(jax.random.key(5), model, {"r": 3.0, "scale": 8.0}, 150)
     run = epf.run(KEY, epf.node_filter(model, 32), y, diagnostics=True, levels=())
-    assert "nodes" in [finding.kind for finding in run.diagnose()]
+    assert "nodes" in [finding.kind for finding in causes(run)]
 
 
 def test_what_is_linear_in_a_cell_is_read_exactly_up_to_the_edge(x64):

@@ -11,6 +11,7 @@ from conformance import dict_theta
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.running.causes import causes
 
 pytestmark = pytest.mark.xdist_group("online_em")  # one worker: what is made for all of these tests is made once
 
@@ -174,7 +175,7 @@ def test_an_estimate_at_the_end_of_the_box_is_told():
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.9}, 100)
     results = epf.run(jax.random.key(1), epf.online_em(model, 50), y, diagnostics=True)
     assert abs(float(results.theta.mean["phi"][-1]) - 0.25) < 0.01
-    assert "box" in {finding.kind for finding in results.diagnose()}
+    assert "box" in {finding.kind for finding in causes(results)}
 
 
 def test_what_is_no_share_and_what_names_no_ancestors_is_refused():
@@ -194,7 +195,7 @@ def test_a_form_that_the_exact_sums_have_not_is_told():
     )
     filter_ = epf.online_em(model, 4, wait=2)
     fine = epf.run(KEY, filter_, jnp.full(12, 3.0), levels=())
-    assert list(fine.diagnose()) == []  # among them no word of a theta that is never redrawn
+    assert list(causes(fine)) == []  # among them no word of a theta that is never redrawn
     with pytest.warns(RuntimeWarning) as told:
         results = epf.run(KEY, filter_, jnp.full(12, 3.0), state=fine.final, levels=())
     assert any("form changes with time or state" in str(warning.message) for warning in told)

@@ -10,6 +10,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax import exact
+from epf_jax.running.causes import causes
 
 pytestmark = pytest.mark.xdist_group("practical")  # one worker: what is made for all of these tests is made once
 
@@ -109,7 +110,7 @@ def test_theta_against_the_edge_of_its_box_is_diagnosed():
     results = epf.run(
         jax.random.key(1), filter_, epf.simulate(jax.random.key(0), AR1, {"phi": 0.9}, 60)[1], diagnostics=True
     )
-    assert "box" in [finding.kind for finding in results.diagnose()]
+    assert "box" in [finding.kind for finding in causes(results)]
 
 
 def test_a_model_whose_inputs_are_unknown_is_refused():

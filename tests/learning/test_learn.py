@@ -7,8 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.learning import exploration, routes
-from epf_jax.running import likelihoods
+from epf_jax.learning import routes
+from epf_jax.running import exploration, likelihoods
 
 pytestmark = pytest.mark.xdist_group("learning")
 KEY = jax.random.key(0)

@@ -1,4 +1,6 @@
-"""What a run records of its own health is right, and every diagnosis is provoked, and silent on a healthy run."""
+"""What a run records of its own health is right, every cause is provoked, and findings are graded by their effect."""
+
+import re
 
 import chex
 import jax
@@ -9,7 +11,10 @@ import pytest
 
 import epf_jax as epf
 from epf_jax.apps.commands.method_names import filter_of
+from epf_jax.core.findings import Finding
 from epf_jax.particles.one_step_ahead import probability_integral_transform
+from epf_jax.running.alarms import alarms
+from epf_jax.running.causes import causes
 
 pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once
 
@@ -33,10 +38,8 @@ X, Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, T)
 
 
 def looked_at(y, filter_=FILTER):
-    """Every finding of a run that recorded everything, by kind."""
-    found = epf.run(KEY, filter_, y, diagnostics=True).diagnose()
-    assert found.unseen == ()
-    return {finding.kind: finding for finding in found}
+    """Every cause that a run recorded, by kind."""
+    return {finding.kind: finding for finding in causes(epf.run(KEY, filter_, y, diagnostics=True))}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +183,6 @@ def test_a_small_remainder_that_moves_the_posterior_is_found():
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
         observation=lambda theta, x, u: dist.Normal(jnp.sin(theta["a"] * u), 0.5),
-        example_input=jnp.zeros(()),
     )
     statistic = epf.taylor(curve, 2, centre={"a": 2.0})
     results = epf.run(
@@ -188,29 +190,85 @@ def test_a_small_remainder_that_moves_the_posterior_is_found():
     )
     assert 2 * abs(np.sum(results.diagnostics.remainder[50:])) < 0.5
     assert 2.5 < 2 * np.sum(results.diagnostics.shift[50:]) < 4.5
-    assert [(found.kind, found.where) for found in results.diagnose()] == [("expansion", "a, t = 100")]
+    found = results.diagnose()
+    assert found[0].grade == "wrong"
+    assert 2.5 < found[0].effect < 3.7
+    assert "expansion" in [each.kind for each in found]
 
 
 # ------------------------------------------------------------------------------------------ diagnoses, and silence
 
 
-def test_a_healthy_run_has_no_findings(healthy):
+def test_a_healthy_run_has_no_findings_and_says_how_well_that_is_known(healthy):
     assert healthy.diagnose() == ()
-    assert repr(healthy.diagnose()) == "Nothing found."
-
-
-def test_what_was_not_recorded_is_said_to_be_unseen(healthy):
-    found = healthy._replace(diagnostics=None).diagnose()
-    assert found == ()
-    assert "Not looked at: the predictive check, the statistic's box and remainder, the particles' descent" in repr(
-        found
+    assert re.match(
+        r"Nothing found. By [\d,]+ fresh likelihoods, the answer is off by 0\.\d+ sd\.", repr(healthy.diagnose())
     )
+
+
+def test_effects_are_graded_by_posterior_standard_deviations():
+    grades = {effect: Finding("answer", "a", "", "", effect).grade for effect in (0.05, 0.3, 2.0, jnp.inf, jnp.nan)}
+    assert list(grades.values()) == ["harmless", "look again", "wrong", "wrong", "look again"]
+
+
+def test_an_answer_that_is_moved_is_found_by_how_much_it_is_moved(healthy):
+    exact = healthy.origin.certificate(60.0).of_theta
+    for by, grade in ((0.02, None), (0.6, "look again"), (-2.0, "wrong")):
+        moved = jnp.full(T, exact.mean[0] + by * exact.sd[0])
+        right = healthy.theta._replace(mean={"phi": moved}, sd={"phi": jnp.full(T, exact.sd[0])})
+        found = healthy._replace(theta=right).diagnose()
+        assert [each.grade for each in found][:1] == ([] if grade is None else [grade])
+        assert all(each.effect == pytest.approx(abs(by), rel=1e-3) for each in found)
+
+
+def test_causes_are_named_beside_an_effect_alone(healthy):
+    stuck = healthy._replace(acceptance=jnp.zeros(T))
+    assert [each.kind for each in causes(stuck)] == ["moves of theta"]
+    assert stuck.diagnose() == ()
+    wrong = stuck._replace(theta=stuck.theta._replace(mean={"phi": stuck.theta.mean["phi"] + 1.0}))
+    assert {each.kind for each in wrong.diagnose()} == {"answer", "moves of theta"}
+
+
+def test_groups_of_particles_tell_where_the_series_is_forgotten(healthy):
+    forgotten = jax.tree.map(lambda leaf: leaf, healthy)
+    assert forgotten.diagnose() == ()
+    assert "a lower bound" in forgotten.diagnose().measured
+    one = forgotten.diagnostics.lineage._replace(founders=jnp.arange(N) // (N // 2))
+    particles = forgotten.final._replace(theta={"phi": jnp.sign(jnp.arange(N) - N / 2 + 0.5)}, log_weights=jnp.zeros(N))
+    split = forgotten._replace(
+        final=particles,
+        diagnostics=forgotten.diagnostics._replace(lineage=one),
+        theta=forgotten.theta._replace(mean={"phi": jnp.zeros(T)}, sd={"phi": jnp.ones(T)}),
+    )
+    # two founders, whose particles all are one sd to the left and to the right: (1/2)^2 + (1/2)^2 = 1/2
+    assert split.diagnose()[0].effect == pytest.approx(np.sqrt(0.5))
+
+
+def test_what_measured_nothing_says_so(healthy):
+    found = jax.tree.map(lambda leaf: leaf, healthy._replace(diagnostics=None)).diagnose()
+    assert found == ()
+    assert "was not measured" in found.measured
+    assert np.isnan(jax.tree.map(lambda leaf: leaf, healthy).log_evidence_error)
+
+
+def test_the_evidences_error_is_its_distance_from_fresh_likelihoods(healthy):
+    assert healthy.log_evidence_error < 0.3  # 400 adapted particles, of which about .1 is the certificate's own
+    off = healthy._replace(log_evidence=healthy.log_evidence + 3.0)
+    assert off.log_evidence_error == pytest.approx(3.0, abs=0.3)
+
+
+def test_run_warns_in_the_words_of_the_diagnosis():
+    y = Y[:20].at[9].set(1e6)
+    with pytest.warns(RuntimeWarning) as caught:
+        results = epf.run(KEY, ADAPTED, y)
+    told = [f"{each.message} {each.advice}" for each in alarms(results)]
+    assert [str(each.message) for each in caught] == told != []
 
 
 def test_an_outlier_collapses_the_weights_at_its_observation():
     found = looked_at(Y.at[60].set(9.0))
     assert found["weights"].where == "t = 61"
-    assert "at t = 61: a few particles carried all the weight" in found["weights"].message
+    assert "A few particles carried all the weight" in found["weights"].message
     assert "fully_adapted" in found["weights"].advice
 
 
@@ -219,23 +277,22 @@ def test_an_impossible_observation_is_named():
     bounded = ar1(lambda theta, x, u: dist.Uniform(x - 3.0, x + 3.0))
     filter_ = epf.storvik_filter(bounded, N, proposal=epf.bootstrap())
     with pytest.warns(RuntimeWarning, match="zero weight"):
-        found = epf.run(KEY, filter_, Y.at[jnp.array([30, 31])].set(100.0)).diagnose()
-    assert [finding.kind for finding in found] == ["zero weights"]
-    assert found[0].where == "t = 31, 32"
-    assert epf.run(KEY, filter_, Y).diagnose() == ()
+        found = [*alarms(epf.run(KEY, filter_, Y.at[jnp.array([30, 31])].set(100.0)))]
+    assert [(finding.kind, finding.where) for finding in found] == [("zero weights", "2 steps (first at t = 31)")]
+    assert [*alarms(epf.run(KEY, filter_, Y))] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
-        (epf.random_walk(1e-4), "the steps are too small to get anywhere"),
-        pytest.param(epf.random_walk(50.0), "theta hardly moves", marks=pytest.mark.slow),
+        (epf.random_walk(1e-4), "steps are too small to get anywhere"),
+        pytest.param(epf.random_walk(50.0), "Theta hardly moves", marks=pytest.mark.slow),
     ],
 )
 def test_an_acceptance_rate_near_0_or_1_is_found(sampler, message):
     filter_ = epf.extended_parameter_filter(MODEL, N, statistic=epf.taylor(MODEL, 1), sampler=sampler)
-    found = epf.run(KEY, filter_, Y).diagnose()
+    found = [*causes(epf.run(KEY, filter_, Y))]
     assert [finding.kind for finding in found] == ["moves of theta"]
     assert message in found[0].message
     assert found[0].where == "phi"
@@ -243,14 +300,16 @@ def test_an_acceptance_rate_near_0_or_1_is_found(sampler, message):
 
 @pytest.mark.slow
 def test_theta_that_never_moves_is_found_and_exact_draws_are_not(healthy):
-    sir = epf.run(KEY, epf.bootstrap_filter(MODEL, N), Y).diagnose()
-    assert [finding.message.split(":")[0] for finding in sir] == ["theta was never redrawn"]
-    assert healthy._replace(acceptance=jnp.ones(T)).diagnose() == ()  # as of exact draws
+    sir = causes(epf.run(KEY, epf.bootstrap_filter(MODEL, N), Y))
+    assert "Theta was never redrawn" in [finding.message.split(":")[0] for finding in sir]
+    assert [*causes(healthy._replace(acceptance=jnp.ones(T)))] == []  # as of exact draws
 
 
 def test_a_density_that_is_nan_is_found(healthy):
     found = healthy._replace(num_bad_densities=healthy.num_bad_densities.at[4].set(3)).diagnose()
-    assert [(finding.kind, finding.where) for finding in found] == [("density of theta", "t = 5")]
+    assert [(each.kind, each.where, each.grade) for each in found] == [
+        ("density of theta", "1 step (first at t = 5)", "harmless")
+    ]
 
 
 @pytest.mark.slow
@@ -264,19 +323,17 @@ def test_a_parameter_against_its_box_is_found_and_one_inside_it_is_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example_input", [None, {"level": jnp.ones(())}])
-def test_boxes_cut_by_coarse_nodes_are_found_unless_paths_are_remembered(example_input):
+def test_boxes_cut_by_coarse_nodes_are_found():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 100.0), "b": dist.Normal(0.0, 1.0)},
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(theta["a"] * u["level"] + theta["b"] * x, 1.0),
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
-        example_input=example_input,
     )
     filter_ = epf.extended_parameter_filter(model, 16, statistic=epf.chebyshev(model, 8))
     y = jnp.array([0.9, 2.1, 1.7, 2.6, 3.0])
-    found = epf.run(jax.random.key(0), filter_, y, inputs={"level": jnp.ones(5)}, levels=()).diagnose()
-    assert ("first boxes" in str(found)) == (example_input is None)
+    found = [*causes(epf.run(jax.random.key(0), filter_, y, inputs={"level": jnp.ones(5)}, levels=()))]
+    assert "first observations" in [each.where for each in found]
 
 
 @pytest.mark.slow
@@ -291,7 +348,7 @@ def test_boxes_of_an_ordinary_prior_are_not_told_of():
     filter_ = epf.extended_parameter_filter(model, 500, statistic=epf.chebyshev(model))
     results = epf.run(KEY, filter_, y, levels=())
     assert np.max(results.final.S.fall) > 30  # of the paths, each of which knows more of q than all together
-    assert "first boxes" not in str(results.diagnose())
+    assert "box" not in [each.kind for each in causes(results)]
 
 
 @pytest.mark.slow
@@ -308,16 +365,7 @@ def test_paths_that_are_one_since_lately_are_found():
     found = looked_at(Y.at[90].set(30.0))  # one particle explains the outlier best: all others end there
     generation = int(found["descent"].where.removeprefix("t = "))
     assert generation >= 90
-    assert f"of t = {generation}, {T - generation} observations before the end" in found["descent"].message
-
-
-@pytest.mark.slow
-def test_descent_is_read_from_the_history_where_there_is_one():
-    kept = epf.run(KEY, FILTER, Y[:40].at[20].set(30.0), diagnostics=True, history=True)._replace(diagnostics=None)
-    found = {finding.kind: finding for finding in kept.diagnose()}
-    counts = kept.history.num_distinct_ancestors()
-    assert found["descent"].where == f"t = {np.flatnonzero(counts < 10)[-1] + 1}"
-    assert "the particles' descent" not in kept.diagnose().unseen
+    assert "one particle" in found["descent"].message
 
 
 STEADY = epf.StateSpaceModel(
@@ -334,21 +382,23 @@ NOISE = jax.random.normal(jax.random.key(7), (T,))
 @pytest.mark.parametrize(
     ("message", "y"),
     [
-        ("observations came higher than predicted", NOISE + 1.5),
-        ("observations came lower than predicted", NOISE - 1.5),
-        ("predictions were too narrow", 2.5 * NOISE),
-        ("predictions were too wide", 0.3 * NOISE),
+        ("Observations came higher than predicted", NOISE + 1.5),
+        ("Observations came lower than predicted", NOISE - 1.5),
+        ("Predictions were too narrow", 2.5 * NOISE),
+        ("Predictions were too wide", 0.3 * NOISE),
         ("successive ones agree", 1.2 * jnp.sin(jnp.arange(T) / 8) + 0.5 * NOISE),
         ("successive ones alternate", 0.8 * (-1.0) ** jnp.arange(T) + 0.5 * NOISE),
     ],
 )
 def test_predictions_that_miss_are_found_and_said_how(message, y):
     found = epf.run(KEY, STEADY_FILTER, y, diagnostics=True).diagnose()
+    assert {each.grade for each in found if each.kind == "prediction"} == {"harmless"}
     assert any(finding.kind == "prediction" and message in finding.message for finding in found)
 
 
 def test_predictions_that_hit_are_not_found():
-    found = epf.run(KEY, STEADY_FILTER, NOISE.at[::7].set(jnp.nan), diagnostics=True).diagnose()
+    results = epf.run(KEY, STEADY_FILTER, NOISE.at[::7].set(jnp.nan), diagnostics=True)
+    found = jax.tree.map(lambda leaf: leaf, results).diagnose()
     assert "prediction" not in [finding.kind for finding in found]
 
 
@@ -360,8 +410,9 @@ def test_a_batch_of_runs_is_refused_with_the_way_to_take_one(healthy):
 
 def test_a_finding_reads_as_a_sentence_and_an_advice(healthy):
     finding = healthy._replace(num_bad_densities=healthy.num_bad_densities.at[4].set(3)).diagnose()
-    assert repr(finding).startswith("1 finding\n- density of theta (t = 5): it was NaN at 3 of the places")
-    assert "\n    Try: epf.chebyshev(model)" in repr(finding)
+    assert "\n- harmless (" in repr(finding)
+    assert " sd): density of theta, 1 step (first at t = 5): The density of theta was NaN at 3 of" in repr(finding)
+    assert "\n    Look for a density that is NaN for some theta" in repr(finding)
 
 
 @pytest.mark.slow
@@ -370,5 +421,5 @@ def test_methods_that_move_theta_otherwise_are_not_blamed_for_it(name):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(0), model, {"phi": 0.7}, 60)
     filter_ = filter_of(name, model, None, room=60)
-    found = epf.run(jax.random.key(1), filter_, y, diagnostics=True).diagnose()
+    found = [*causes(epf.run(jax.random.key(1), filter_, y, diagnostics=True))]
     assert not {"weights", "moves of theta"} & {finding.kind for finding in found}, found

@@ -34,9 +34,9 @@ from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.data.timestamps import time_steps
 from epf_jax.models.observed import y_shape
+from epf_jax.running.alarms import ABSURD
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.streaming import FullError, Line, Stream, as_json
-from epf_jax.running.trouble import ABSURD
 
 
 class OnError(enum.StrEnum):

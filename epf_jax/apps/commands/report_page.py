@@ -23,9 +23,7 @@ from epf_jax.plots.figures import column, finish, finished, legend, shown
 from epf_jax.running.forecast import Forecast
 from epf_jax.running.results import Results
 from epf_jax.running.room import warn_of_no_estimate
-from epf_jax.running.trouble import warn_of_trouble
 
-_WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
 # A colour and a dash each: methods that agree lie on each other, and all of them are to be seen.
 _LINES = (
     ("#1f5fa8", "-"),
@@ -102,8 +100,7 @@ def findings(filter_: Filter, results: Results) -> list[str]:
     found: list[str] = []
     with told_of(found):
         warn_of_no_estimate(filter_, 0, results.final.t)
-        warn_of_trouble(results)
-    return found + [f"{f.message} Try: {f.advice}" for f in results.diagnose() if f.kind not in _WARNED_OF]
+    return found + [f"{each.message} {each.advice}" for each in results.diagnose()]
 
 
 def _thetas(found: Mapping[str, Results], series: Series, names: list[str]) -> Any:

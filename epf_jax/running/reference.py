@@ -1,0 +1,76 @@
+"""The model and the series that results come from, and another posterior of them to judge the results by.
+
+The reference is found from the prior on, by importance sampling with fresh likelihoods (see `exploration` and
+`certificate`): exact ones where Kalman's filter gives them, unbiased estimates otherwise. It knows nothing of the run.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from epf_jax.filters.known_theta import KnownTheta, kalman, particles
+from epf_jax.models.observed import Observed
+from epf_jax.models.state_space import StateSpaceModel, with_example
+from epf_jax.particles.default_proposal import default_proposal
+from epf_jax.particles.proposals import why_not_kalman
+from epf_jax.particles.resampling import systematic
+from epf_jax.running.certificate import Certificate, certify
+from epf_jax.running.clock import Clock
+from epf_jax.running.exploration import MOST_NOISE, explore
+from epf_jax.running.likelihoods import likelihoods
+
+_NUM_PARTICLES = (128, 512, 2048, 8192)  # of each likelihood's filter: the first that leaves little enough noise
+
+
+@jax.tree_util.register_pytree_node_class
+class Origin:
+    """Where results come from. It has no leaves: results that went through `jax.jit` or a pickle have forgotten it."""
+
+    def __init__(self, model: StateSpaceModel | None = None, series: Observed | None = None):
+        """Of a model and the whole series from the first observation on; unknown without."""
+        self.model, self.series = model, series
+        self._certificate: Certificate | None = None
+
+    def tree_flatten(self) -> tuple[tuple[()], None]:
+        """Nothing that JAX could trace."""
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, __: Any) -> "Origin":
+        """An unknown origin."""
+        return cls()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+    def certificate(self, seconds: float) -> Certificate | None:
+        """The posterior from fresh likelihoods, found once; None if the origin is unknown or theta is known."""
+        if self._certificate is None and self.model is not None and self.series is not None and self.model.prior:
+            self._certificate = _reference(self.model, self.series, seconds)
+        return self._certificate
+
+
+def _reference(model: StateSpaceModel, series: Observed, seconds: float) -> Certificate:
+    model, length, rng, clock = with_example(model, series.inputs), len(series.values), _rng(), Clock(seconds)
+    found = None
+    for num_particles in (0,) if not why_not_kalman(model) else _NUM_PARTICLES:
+        likelihood = likelihoods(_inner(model, num_particles), num_particles, series.values, series.inputs)
+        found = explore(rng, model, likelihood, length, clock, found)
+        if found.noise <= MOST_NOISE or clock.is_up():
+            break
+    assert found is not None
+    return certify(rng, likelihood, found.mixture, length, clock)
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@lru_cache(maxsize=64)
+def _inner(model: StateSpaceModel, num_particles: int) -> KnownTheta:
+    """One object for one model: what is built from it is compiled once."""
+    if num_particles == 0:
+        return kalman(model)
+    return particles(model, num_particles, default_proposal(model), systematic)
