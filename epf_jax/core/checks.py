@@ -2,6 +2,7 @@
 
 import inspect
 import numbers
+import os
 import pathlib
 import sys
 import warnings
@@ -13,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-
-from epf_jax.core.forked import check_not_forked
 
 _WORDS = {2: "threefry2x32", 4: "rbg"}  # of an old-style key, which tells its generator by its length
 
@@ -91,6 +90,20 @@ def is_key(array: Any) -> bool:
     """Whether an array, or its shape and dtype, is of typed random keys."""
     # By the type itself: this is asked at every run, and `issubdtype` looks at more.
     return getattr(array.dtype, "type", None) is jax.dtypes.prng_key
+
+
+_first: list[int] = []  # the process that computed first
+
+
+def check_not_forked() -> None:
+    """Refuse to compute in a child process that was forked after its parent had computed: it would hang."""
+    if not _first:
+        _first.append(os.getpid())
+    if _first[0] != os.getpid():
+        raise RuntimeError(
+            "This process was forked from one that had run JAX, and would wait for ever. Start it anew: "
+            "multiprocessing.get_context('spawn'); or fork before anything is computed."
+        )
 
 
 def check_key(key: Any, ndim: int = 0) -> PRNGKeyArray:

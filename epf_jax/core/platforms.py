@@ -1,16 +1,13 @@
-"""Chooses between versions of a function for a CPU, a GPU, or any platform.
-
-Where there is no GPU, or Pallas does not work, no kernel is traced.
-"""
+"""What a CPU and a GPU need each: versions of a function, full precision, and whether kernels compile."""
 
 import contextlib
 import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
-
-from epf_jax.core.kernels.guard import why_no_kernels
+import jax.numpy as jnp
 
 
 def by_platform(
@@ -44,3 +41,46 @@ def on_cpu() -> contextlib.AbstractContextManager:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
     except RuntimeError:  # by JAX_PLATFORMS there is no other
         return contextlib.nullcontext()
+
+
+def full_precision() -> contextlib.AbstractContextManager[Any]:
+    """A context in which products of float32 matrices are computed in float32.
+
+    By default a GPU rounds their factors to ten bits (TensorFloat-32), which is too little for log-densities of long
+    series and for covariances. A precision that the user chose by `jax.default_matmul_precision` is kept.
+    """
+    chosen: Any = jax.config
+    if chosen.jax_default_matmul_precision is not None:
+        return contextlib.nullcontext()
+    return jax.default_matmul_precision("highest")
+
+
+@cache
+def why_no_kernels() -> str:
+    """Why no kernel is used here, in a few words; empty where they are used.
+
+    One small kernel with all that the others take from Pallas is compiled, once: a jax whose Pallas is gone, or has
+    changed, is found out here.
+    """
+    if jax.default_backend() != "gpu":
+        return "there is no GPU"
+    try:
+        _compile_one()
+    except Exception as error:  # whatever a release of jax may raise
+        return f"Pallas fails with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return ""
+
+
+def _compile_one() -> None:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as plgpu
+
+    def kernel(given, made):
+        lane = jax.lax.iota(jnp.int32, 32)
+        value = plgpu.load(given.at[lane], mask=lane < 31, other=0)
+        plgpu.debug_barrier()
+        plgpu.store(made.at[lane], value + pl.program_id(0), mask=lane < 31)
+
+    shape = jax.ShapeDtypeStruct((32,), jnp.int32)
+    options = plgpu.CompilerParams(num_warps=1, num_stages=1)
+    jax.jit(pl.pallas_call(kernel, grid=(1,), out_shape=shape, compiler_params=options)).lower(shape).compile()

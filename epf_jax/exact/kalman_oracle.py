@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from epf_jax.core.gaussian import is_gaussian, is_linear_gaussian
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.exact.given_series import in_double, series_at
 from epf_jax.exact.linear_paths import forward, smoothed_moments
 from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from epf_jax.core.checks import check_key, check_whole_number
+from epf_jax.core.checks import check_key, check_not_forked, check_whole_number
 from epf_jax.core.densities import sample_each
-from epf_jax.core.forked import check_not_forked
 from epf_jax.core.kernels import step_on_device
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.core.random import stream
 from epf_jax.filters.state import (
     PARTICLES,

@@ -31,7 +31,7 @@ from epf_jax.core.checks import (
     kinds,
 )
 from epf_jax.core.number_arrays import numeric_array
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.models.given_inputs import check_num_rows, input_arrays, time_index
 from epf_jax.models.one_particle import SIGNATURES, WantsInputsError, drawn, positive_leaves
 from epf_jax.models.parameters import Parameters, Theta, evaluated, parameters

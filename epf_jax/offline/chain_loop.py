@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
 from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.gaussian import cholesky
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.core.random import normal, stream
 from epf_jax.filters import Filter, liu_west_filter
 from epf_jax.models.state_space import StateSpaceModel

@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.core.naming import component_names
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.choice import where
 from epf_jax.core.gaussian import root
-from epf_jax.core.platforms import by_platform
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import by_platform, full_precision
 from epf_jax.particles.resampling import running_sum, whole_weights
 from epf_jax.particles.weights import as_rows, counted, normalised
 

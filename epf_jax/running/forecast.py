@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from epf_jax.core.checks import brief, check_key, check_whole_number, frames_to_user
 from epf_jax.core.naming import component_names
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.core.random import stream
 from epf_jax.data.series import STEP, Series
 from epf_jax.data.tables import count_of

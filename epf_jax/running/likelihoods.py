@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.filters.known_theta import KnownTheta
 from epf_jax.models.state_space import StateSpaceModel
 

@@ -27,7 +27,7 @@ from epf_jax.core.findings import warn_of
 from epf_jax.core.kernels import scan_on_device
 from epf_jax.core.loops import scan_first
 from epf_jax.core.packing import pack, unpack
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
 from epf_jax.filters.filter import check_state
 from epf_jax.models.observed import Observed, observed_series

@@ -29,8 +29,7 @@ from jax.extend.core import jaxpr_as_fun
 from epf_jax.core.densities import counted, is_count
 from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import base_distribution
-from epf_jax.core.platforms import on_cpu
-from epf_jax.core.precision import full_precision
+from epf_jax.core.platforms import full_precision, on_cpu
 from epf_jax.models.path_terms import Term, other_inputs, path_terms, require_inspectable, require_noise
 from epf_jax.models.state_space import StateSpaceModel, example_input, known, simulate
 from epf_jax.models.switching import Switching

@@ -12,7 +12,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax.core import platforms
-from epf_jax.core.kernels import NotFusable, cells, dispatch, guard
+from epf_jax.core.kernels import NotFusable, cells, dispatch
 from epf_jax.core.kernels.on_chip import scan_on_chip
 from epf_jax.core.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.core.random import WORDS, stream
@@ -229,9 +229,9 @@ def test_for_a_gpu_a_run_becomes_one_kernel(monkeypatch):
 def on_a_gpu(monkeypatch):
     """A process that takes its machine for one with a GPU, and has yet to try a kernel."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    guard.why_no_kernels.cache_clear()
+    platforms.why_no_kernels.cache_clear()
     yield
-    guard.why_no_kernels.cache_clear()
+    platforms.why_no_kernels.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_without_pallas_xla_takes_over(name, gone, monkeypatch, on_a_gpu):
     monkeypatch.setitem(sys.modules, name, gone)
     package, _, last = name.rpartition(".")
     monkeypatch.delattr(sys.modules.get(package) or types.ModuleType(package), last, raising=False)
-    assert guard.why_no_kernels().startswith("Pallas fails with ")
+    assert platforms.why_no_kernels().startswith("Pallas fails with ")
     model = epf.models.ar1()
     filter_ = epf.bootstrap_filter(model, 16)
     program = jax.make_jaxpr(lambda key: epf.run(key, filter_, jnp.zeros(3)).log_evidence)(jax.random.key(0))
@@ -258,7 +258,7 @@ def test_without_pallas_xla_takes_over(name, gone, monkeypatch, on_a_gpu):
 
 @pytest.mark.gpu
 def test_kernels_are_used_on_a_gpu():
-    assert guard.why_no_kernels() == ""
+    assert platforms.why_no_kernels() == ""
 
 
 @pytest.mark.gpu

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from epf_jax.apps.commands.options import app, keep_compiled_programs, show
 from epf_jax.apps.page import Table
-from epf_jax.core.kernels.guard import why_no_kernels
 from epf_jax.core.machine import machine
+from epf_jax.core.platforms import why_no_kernels
 
 _EXTRAS = {  # package: what it is for
     "matplotlib": "plots",

@@ -9,63 +9,13 @@ import numpy as np
 
 from epf_jax.core.kernels.cells import Block, Cells, NotFusable, count_operations, filled, inner_shape, mapped, spread
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "add",
-        "add_any",
-        "and",
-        "atan2",
-        "bitcast_convert_type",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "copy",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "erf_inv",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "pow",
-        "rem",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+ELEMENTWISE = frozenset([
+    "abs", "add", "add_any", "and", "atan2", "bitcast_convert_type", "ceil", "clamp", "convert_element_type",
+    "copy", "cos", "cosh", "div", "eq", "erf_inv", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow",
+    "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not",
+    "or", "pow", "rem", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical",
+    "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor"
+])  # fmt: skip
 
 
 def elementwise(block: Block, eqn: Any, inputs: list[Cells]) -> Cells:

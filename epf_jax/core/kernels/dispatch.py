@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from epf_jax.core.kernels.cells import MAX_PARTICLES
-from epf_jax.core.kernels.guard import why_no_kernels
+from epf_jax.core.platforms import why_no_kernels
 
 
 def scan_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, rows: Any) -> tuple[Any, Any]:
