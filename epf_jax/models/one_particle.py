@@ -4,16 +4,18 @@ A function that fails raises its own error, with a note that names the function 
 inputs fails on the time index that stands for them until they are known: that is no mistake, and waits for the inputs.
 """
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Jaxpr
 from numpyro.distributions import constraints
 
 from epf_jax.core.dependence import reads, same_as
 from epf_jax.core.gaussian import base_distribution
-from epf_jax.core.static_index import missed_entry
+from epf_jax.core.programs import programs_in, walk
 from epf_jax.models.parameters import is_distribution
 
 SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
@@ -59,7 +61,7 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
             f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
             f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
         )
-    missed = missed_entry(program.jaxpr)
+    missed = _missed_entry(program.jaxpr)
     if missed is not None:
         raise ValueError(
             f"{name}: it asks an array of shape {missed.shape} for entry {missed.at} of an axis with entries 0 to "
@@ -100,3 +102,57 @@ def _in_words(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, not called"
     return f"an array of shape {value.shape}" if isinstance(value, jax.Array) else type(value).__name__
+
+
+# What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "lt": operator.lt,
+    "add": operator.add,
+    "select_n": lambda which, *cases: cases[int(which)],
+}
+_IN_TURNS = ("scan", "while")  # loops: what goes in is known of the first turn alone
+
+
+class _Missed(NamedTuple):
+    """An index out of bounds: the index along one axis, the axis's length, and the array's shape."""
+
+    at: int
+    length: int
+    shape: tuple[int, ...]
+
+
+def _missed_entry(program: Jaxpr, known: Sequence[Any] | None = None) -> _Missed | None:
+    """The first constant index in a traced program that is out of bounds; JAX would give the nearest entry.
+
+    Longer slices are not checked: `jax.lax.dynamic_slice` may end with the array.
+
+    Args:
+        program: the traced program.
+        known: the values of its inputs, None for those that are not constant.
+    """
+    missed: list[_Missed | None] = []
+
+    def operation(eqn, given):
+        if eqn.primitive.name == "dynamic_slice":
+            missed.append(_outside(eqn.invars[0].aval.shape, given[1:], eqn.params["slice_sizes"]))
+        else:
+            missed.extend(_missed_entry(inner, _known(eqn, inner, given)) for inner in programs_in(eqn))
+        if eqn.primitive.name in _ARITHMETIC and all(value is not None for value in given):
+            return [_ARITHMETIC[eqn.primitive.name](*given)]
+        return [None] * len(eqn.outvars)
+
+    walk(program, [None] * len(program.invars) if known is None else known, operation)
+    return next(filter(None, missed), None)
+
+
+def _known(eqn: Any, inner: Jaxpr, given: list[Any]) -> list[Any] | None:
+    """Which inputs of a called inner program are constant."""
+    called = eqn.primitive.name not in _IN_TURNS and len(inner.invars) == len(given)
+    return given if called else None
+
+
+def _outside(shape: tuple[int, ...], starts: list[Any], sizes: tuple[int, ...]) -> _Missed | None:
+    for length, start, size in zip(shape, starts, sizes, strict=True):
+        if size == 1 and start is not None and not 0 <= start < length:
+            return _Missed(int(start) if start >= 0 else int(start) - length, length, shape)
+    return None
