@@ -14,23 +14,22 @@ import numpy as np
 from epf_jax.core.checks import brief, frames_to_user
 
 _ROUNDING = 0.05  # of the mean step, that numbers may be rounded by on average without a word
-_EXACT = 2**53  # whole numbers up to it are float64's
 
 
 def numeric_array(name: str, value: Any, hint: str, dtype: Any = None) -> jax.Array:
-    """The value as an array of numbers; whole numbers too large for the precision in use become floats."""
-    if isinstance(value, jax.Array):
-        array = value if dtype is None else jnp.asarray(value, dtype)
-    elif holds_jax(value):
-        try:
-            array = jnp.asarray(value, dtype)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
-    else:
-        array = on_device(in_precision(given_numbers(name, value, hint), dtype))
+    """The value as an array of numbers: floats of the precision in use, whole numbers where it holds them.
+
+    With the dtype `float` all numbers become floats.
+    """
+    if not holds_jax(value):
+        return on_device(in_precision(given_numbers(name, value, hint), dtype))
+    try:
+        array = jnp.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected numbers, got {brief(value)}. {hint}") from error
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}. {hint}")
-    return array
+    return array.astype(float) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
 def on_device(array: np.ndarray) -> jax.Array:
@@ -72,18 +71,16 @@ def _is_number(value: Any) -> bool:
 
 def in_precision(given: np.ndarray, dtype: Any = None) -> np.ndarray:
     """The numbers in the precision in use; whole numbers that are too large become floats, and floats inf."""
-    if given.dtype.kind == "V":
-        return given if dtype is None else given.astype(jax.dtypes.canonicalize_dtype(dtype))
-    kind = np.dtype(float if given.dtype.kind == "O" else given.dtype if dtype is None else dtype).newbyteorder("=")
-    kind = np.dtype(float) if kind.kind == "f" and kind.itemsize > 8 else kind
-    kind = jax.dtypes.canonicalize_dtype(kind)
-    if kind.kind in "iu" and given.dtype.kind in "iu" and given.size:
-        most = np.iinfo(kind)
-        if int(given.min()) < most.min or int(given.max()) > most.max:
-            kind = jax.dtypes.canonicalize_dtype(float)
+    kind = jax.dtypes.canonicalize_dtype(float)
+    if dtype is None and given.dtype.kind in "biu":
+        whole = jax.dtypes.canonicalize_dtype(given.dtype.newbyteorder("="))
+        kind = whole if whole.kind == "b" or _is_within(given, np.iinfo(whole).min, np.iinfo(whole).max) else kind
     with np.errstate(over="ignore"):
-        wide = _floats(given) if given.dtype.kind == "O" or kind.kind == "f" else given
-        return wide.astype(kind)
+        return (_floats(given) if kind.kind == "f" else given).astype(kind)
+
+
+def _is_within(given: np.ndarray, least: int, most: int) -> bool:
+    return not given.size or (least <= int(given.min()) and int(given.max()) <= most)
 
 
 def _floats(given: np.ndarray) -> np.ndarray:
@@ -104,8 +101,7 @@ def warn_of_rounding(name: str, given: np.ndarray, axis: int, advice: str, preci
     Whole numbers are treated as floats, as a model's arithmetic does.
     """
     real = np.dtype(jax.dtypes.canonicalize_dtype(float) if precision is None else precision)
-    exact = given.dtype == real or given.dtype.kind in "bV" or (given.dtype.kind == "f" and given.dtype.itemsize < 4)
-    if exact or given.ndim <= axis or given.shape[axis] < 2 or _all_held(given, real):
+    if given.ndim <= axis or given.shape[axis] < 2 or _all_held(given, real):
         return
     with np.errstate(all="ignore"):
         kept = in_precision(given, float).astype(real)
@@ -130,17 +126,16 @@ def warn_of_rounding(name: str, given: np.ndarray, axis: int, advice: str, preci
 
 
 def _all_held(given: np.ndarray, real: np.dtype) -> bool:
-    """Whether these are whole numbers small enough to be exact."""
-    if given.dtype.kind not in "iu" or not given.size:
-        return not given.size
-    return max(abs(int(given.min())), abs(int(given.max()))) <= 2 ** (np.finfo(real).nmant + 1)
+    """Whether no number can lose anything, by its kind or because it is whole and small."""
+    if given.dtype.kind not in "iu":
+        return np.can_cast(given.dtype, real)
+    largest = 2 ** (np.finfo(real).nmant + 1)
+    return _is_within(given, -largest, largest)
 
 
 def _exactly(given: np.ndarray) -> np.ndarray:
     """The numbers without rounding: float64 if it is exact, otherwise fractions."""
-    if given.dtype.kind == "f" and given.dtype.itemsize <= 8:
-        return given.astype(float)
-    if given.dtype.kind in "iu" and max(abs(int(given.min())), abs(int(given.max()))) <= _EXACT:
+    if _all_held(given, np.dtype(np.float64)):
         return given.astype(float)
     return np.vectorize(_fraction, otypes=[object])(given.astype(object) if given.dtype.kind in "iu" else given)
 

@@ -148,7 +148,7 @@ def _checked(
     model: StateSpaceModel, given: np.ndarray | None, y: Array, shape: tuple[int, ...], num_axes: int
 ) -> Array:
     """The observations, after checks of dtype, shape and values; the last of the first axes is time."""
-    if getattr(y.dtype, "kind", "a key") not in "iufV":  # V: the floats that NumPy has no name for
+    if getattr(y.dtype, "kind", "a key") not in "iuf":
         raise TypeError(
             f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
             "complex number as two components; a random key comes first, as in epf.run(key, filter, y)."

@@ -13,7 +13,7 @@ import pytest
 
 import epf_jax as epf
 from epf_jax.core.checks import check_key
-from epf_jax.models.missing import observed_number, of_one_kind
+from epf_jax.models.missing import as_observation, observed_number, of_one_kind
 from epf_jax.models.observed import observed_batch, observed_series
 from epf_jax.models.state_space import with_example
 
@@ -54,6 +54,15 @@ def test_numbers_of_every_kind_come_in_as_their_float64_values(kind):
     if np.isfinite(expected).all():
         rows = observed_series(MODEL, np.zeros(4), {"volume": given}).inputs
         np.testing.assert_allclose(rows["volume"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.float16, jnp.float16, jnp.bfloat16])
+def test_floats_of_few_digits_are_computed_with_as_others_are(kind):
+    given = (jnp if kind is jnp.bfloat16 else np).asarray([0.5, 1.0, 1.5], kind)
+    for number in (given, jnp.asarray(given)):
+        series = observed_series(MODEL, number, {"at": number})
+        assert series.values.dtype == series.inputs["at"].dtype == jnp.float32
+        assert as_observation(number[0], MODEL.shapes.y).dtype == jnp.float32
 
 
 def test_what_no_float_holds_is_refused_as_infinite():
