@@ -54,6 +54,7 @@ from epf_jax.running.replicate import replicate
 from epf_jax.running.results import Results
 from epf_jax.running.run import run
 from epf_jax.running.sweep import sweep
+from epf_jax.running.sweep_series import SeriesSweep, sweep_series
 from epf_jax.samplers import Sampler, blackjax_sampler, grid_sampler, random_walk, slice_sampler
 from epf_jax.statistics import (
     Statistic,
@@ -86,6 +87,7 @@ __all__ = [
     "Results",
     "Sampler",
     "Series",
+    "SeriesSweep",
     "Smoothed",
     "StateSpaceModel",
     "Statistic",
@@ -152,6 +154,7 @@ __all__ = [
     "storvik_filter",
     "stratified",
     "sweep",
+    "sweep_series",
     "switching",
     "systematic",
     "taylor",

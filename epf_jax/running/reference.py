@@ -48,11 +48,12 @@ class Origin:
     def certificate(self, seconds: float) -> Certificate | None:
         """The posterior from fresh likelihoods, found once; None if the origin is unknown or theta is known."""
         if self._certificate is None and self.model is not None and self.series is not None and self.model.prior:
-            self._certificate = _reference(self.model, self.series, seconds)
+            self._certificate = reference(self.model, self.series, seconds)
         return self._certificate
 
 
-def _reference(model: StateSpaceModel, series: Observed, seconds: float) -> Certificate:
+def reference(model: StateSpaceModel, series: Observed, seconds: float) -> Certificate:
+    """The posterior of theta given the series, in at most about so many seconds."""
     model, length, rng, clock = with_example(model, series.inputs), len(series.values), _rng(), Clock(seconds)
     found = None
     for num_particles in (0,) if not why_not_kalman(model) else _NUM_PARTICLES:
