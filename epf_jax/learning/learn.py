@@ -11,7 +11,7 @@ A stream (`streaming=True`) is filtered by a method of constant cost, whose answ
 
 import math
 import numbers
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jaxtyping import PRNGKeyArray
 from epf_jax.core import student_mixtures
 from epf_jax.core.checks import check_flag, check_key
 from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned_from, learned_online
-from epf_jax.learning.routes import inner_of, routes_of, streaming_route_of
+from epf_jax.learning.routes import Route, inner_of, routes_of, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
 from epf_jax.running.certificate import certify
@@ -104,12 +104,12 @@ def _learn(
     attempts: list[Attempt] = []
     best: Best | None = None
     explored: list[Explored] = []
-    routes = routes_of(model)
-    while routes and not clock.stopped:
-        route, *routes = routes
-        explored, likelihood, problem = _explore(rng, model, route, series, clock, bool(routes), begin)
+    tries = [Try(route, _first_num_particles(series, route), begin) for route in routes_of(model)]
+    while tries and not clock.stopped:
+        tried, *tries = tries
+        explored, likelihood, problem = _explore(rng, model, tried, series, clock, bool(tries))
         if problem:
-            attempts.append(Attempt(route.method, problem, False))
+            attempts.append(Attempt(tried.route.method, problem, False))
             continue
         if clock.stopped:
             break
@@ -118,31 +118,34 @@ def _learn(
         except KeyboardInterrupt:
             clock.stopped = True
             break
-        attempts.append(Attempt.of(route.method, likelihood, found))
+        attempts.append(Attempt.of(tried.route.method, likelihood, found))
         if best is None or (not found.holds, found.error) < (not best.found.holds, best.found.error):
-            best = Best(found, route, likelihood)
+            best = Best(found, tried.route, likelihood)
         if (found.holds and found.error <= MOST_ERROR) or clock.is_up():
             break
+        if 0 < likelihood.num_particles < _MOST_PARTICLES:
+            tries.append(Try(tried.route, 4 * likelihood.num_particles, _furthest(explored)[0]))
     return learned_from(model, series, best, explored, attempts, clock, int(rng.integers(2**31)), update)
 
 
+class Try(NamedTuple):
+    """A route, how many particles a theta it begins with, and the exploration that it goes on from, if any."""
+
+    route: Route
+    num_particles: int
+    begin: Explored | None
+
+
 def _explore(
-    rng: np.random.Generator,
-    model: StateSpaceModel,
-    route: Any,
-    series: Observed,
-    clock: Clock,
-    has_other: bool,
-    begin: Explored | None,
+    rng: np.random.Generator, model: StateSpaceModel, tried: Try, series: Observed, clock: Clock, has_other: bool
 ) -> tuple[list[Explored], Likelihoods, str]:
     """Independent fits, likelihoods with little enough noise, and why another route is better, if it is."""
     length = len(series.values)
-    num_particles = 0 if route.exact else _first_num_particles(length)
-    found = begin
+    route, num_particles, found = tried
     while True:
         likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.values, series.inputs)
         found = explore(rng, model, likelihood, length, clock, found)
-        if route.exact or found.noise <= MOST_NOISE or clock.is_up() or num_particles == _MOST_PARTICLES:
+        if found.noise <= MOST_NOISE or clock.is_up() or num_particles >= _MOST_PARTICLES:
             break
         times = 2 ** math.ceil(math.log2(min(max(found.noise / _WANTED_NOISE, 2.0), 16.0)))
         if num_particles * times > _MANY_PARTICLES and has_other:
@@ -156,16 +159,23 @@ def _explore(
     return explored, likelihood, ""
 
 
+def _furthest(explored: list[Explored]) -> list[Explored]:
+    """Those that came furthest."""
+    furthest = max((found.num_steps, found.power) for found in explored)
+    return [found for found in explored if (found.num_steps, found.power) == furthest]
+
+
 def _both(explored: list[Explored]) -> student_mixtures.Mixture:
     """The fits of all starts that came furthest, as one mixture."""
-    furthest = max((found.num_steps, found.power) for found in explored)
-    last = [found for found in explored if (found.num_steps, found.power) == furthest]
+    last = _furthest(explored)
     return student_mixtures.pooled([found.mixture for found in last], [1.0 / len(last)] * len(last))
 
 
-def _first_num_particles(length: int) -> int:
+def _first_num_particles(series: Observed, route: Route) -> int:
     """Particles of each inner filter to begin with: the noise of log-likelihoods grows with the series."""
-    return int(np.clip(2 ** round(math.log2(max(length, 1) / 2)), 64, 256))
+    if route.exact:
+        return 0
+    return int(np.clip(2 ** round(math.log2(max(len(series.values), 1) / 2)), 64, 256))
 
 
 def _learn_online(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, clock: Clock) -> Learned:

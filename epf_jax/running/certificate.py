@@ -21,6 +21,7 @@ _LEAST_WORTH = 0.04  # of the draws, below which the fit is made anew
 GOOD_ENOUGH = 0.06  # error of a mean in posterior sds at which no more draws are made
 _MOST_DRAWS = 40_000
 _MOST_REFITS = 12
+_LEAST_SIZE = 30  # independent draws that an answer has to be worth
 
 
 class Certificate(NamedTuple):
@@ -56,7 +57,7 @@ class Certificate(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the weights allow to believe these errors."""
-        return self.is_covered and self.tail <= LARGEST_TAIL and self.worth >= 30
+        return self.is_covered and self.tail <= LARGEST_TAIL and self.worth >= _LEAST_SIZE
 
 
 def certify(
@@ -93,7 +94,8 @@ def certify(
         done = len(draws.z)
         if found.holds and found.error <= goal and done >= 2 * size:
             return found
-        if clock.is_up() or done >= _MOST_DRAWS:
+        hopeless = done >= 8 * size and _LEAST_SIZE * done > found.worth * _MOST_DRAWS
+        if clock.is_up() or done >= _MOST_DRAWS or hopeless:
             return best
         heavy = found.tail > LARGEST_TAIL and done >= 4 * size
         wrong = heavy or not found.is_covered or found.worth < _LEAST_WORTH * done

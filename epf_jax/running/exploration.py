@@ -26,6 +26,7 @@ _SHORTEST = 8  # observations that are looked at first, and two for each paramet
 _WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target may be wider
 MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
 _MOST_STEPS = 80
+_PATIENCE = 4  # looks that came no further, after which estimates may be too noisy to come further at all
 
 
 class Explored(NamedTuple):
@@ -72,6 +73,7 @@ def explore(
     grows = 2 if likelihood.num_particles else 4
     num_steps = min(length, _SHORTEST + 2 * dim) if begin is None else begin.num_steps
     found = begin
+    reached, stuck = 0.0, 0
     for _ in range(_MOST_STEPS):
         try:
             found = _look(rng, model, likelihood, found, num, num_steps, least)
@@ -81,14 +83,18 @@ def explore(
             clock.stopped = True
             return found
         clock.tell(f"exploring, {num_steps} of {length} observations", num_steps / length * found.power)
-        if found.power == 1.0:
+        stuck = stuck + 1 if found.power < 1.5 * reached else 0
+        reached = max(reached, found.power)
+        if found.power == 1.0 or stuck == _PATIENCE:
             expected = noise(rng, likelihood, found.weights @ found.draws.z, num_steps) * length / num_steps
             found = found._replace(noise=expected)
-            if expected > MOST_NOISE and 4 * num_steps >= length:
+            if expected > MOST_NOISE and (stuck == _PATIENCE or 4 * num_steps >= length):
                 return found
+            stuck = 0
+        if found.power == 1.0:
             if num_steps == length and size_of(found.weights) >= 2 * least:
                 return found
-            num_steps = min(grows * num_steps, length)
+            num_steps, reached = min(grows * num_steps, length), 0.0
         if clock.is_up():
             return found
     assert found is not None

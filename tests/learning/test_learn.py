@@ -9,6 +9,7 @@ import pytest
 import epf_jax as epf
 from epf_jax.learning import routes
 from epf_jax.running import exploration, likelihoods
+from epf_jax.running.clock import Clock
 
 pytestmark = pytest.mark.xdist_group("learning")
 KEY = jax.random.key(0)
@@ -87,6 +88,19 @@ def test_other_series_and_more_draws_compile_nothing(learned):
         before = program._cache_size()
         epf.learn(jax.random.key(7), LEVEL, Y[:33] + 1.0)
     assert before == program._cache_size() == 1
+
+
+def test_hopelessly_noisy_likelihoods_end_the_exploration_soon():
+    looks = []
+
+    def evaluate(rng, z, num_steps):
+        looks.append(num_steps)
+        return likelihoods.Evaluated(z, z, np.zeros(len(z)), rng.normal(0.0, 1e4, len(z)), np.zeros(len(z)))
+
+    noisy = likelihoods.Likelihoods(evaluate, 256, 64, "of chance")
+    found = exploration.explore(np.random.default_rng(0), LEVEL, noisy, 500, Clock(60.0))
+    assert found.noise > exploration.MOST_NOISE
+    assert len(looks) < 30
 
 
 def test_a_series_without_a_value_leaves_the_prior():
