@@ -71,24 +71,30 @@ def _step_of(sizes, k):
 
 
 def rerun_each(
-    key: PRNGKeyArray, sizes: Sizes, level: Int[Array, ""], theta: Theta, memory: Memory, num_steps: Int[Array, ""]
+    key: PRNGKeyArray,
+    sizes: Sizes,
+    level: Int[Array, ""],
+    theta: Theta,
+    memory: Memory,
+    num_steps: Int[Array, ""],
+    start: tuple[Any, Float[Array, " N"]],
 ) -> tuple[Any, Float[Array, " N"]]:
-    """New filters after so many observations, a row for each theta, and their log-evidence."""
-    key_init, key_steps = jax.random.split(key)
-    states = start_each(key_init, sizes, level, theta)
+    """Filters and their log-evidence after so many observations of the memory, a row for each theta.
+
+    `start` is what they were before, and their log-evidence.
+    """
 
     def go_on_at(k):
         one = _step_of(sizes, k)
 
         def step(s, carry):
             states, log_evidence = carry
-            states, info = one(_key_for_each(jax.random.fold_in(key_steps, s), theta), states, *recall(memory, s))
+            states, info = one(_key_for_each(jax.random.fold_in(key, s), theta), states, *recall(memory, s))
             return states, log_evidence + info.log_increment
 
         # A `switch` whose level differs between the runs of a batch takes every branch: the unasked take no steps.
         return lambda carry: jax.lax.fori_loop(0, jnp.where(level == k, num_steps, 0), step, carry)
 
-    start = states, jnp.zeros(jax.tree.leaves(theta)[0].shape[0])
     found = jax.lax.switch(level, [go_on_at(k) for k in range(len(sizes))], start)
     return refuse_gradients(_NO_GRADIENT, found)
 

@@ -50,10 +50,12 @@ def recall(memory: Memory, t: int | Int[Array, ""]) -> tuple[Array, Any]:
     return memory.y[t], jax.tree.map(lambda rows: rows[t], memory.u)
 
 
-def check_memory_arguments(who: str, model: StateSpaceModel, max_steps: Any, resample: Resampler) -> None:
+def check_memory_arguments(
+    who: str, model: StateSpaceModel, room: Any, resample: Resampler, argument: str = "max_steps"
+) -> None:
     """Raise for arguments that a filter with memory cannot work with."""
     check_model_learns(model, who)
-    check_whole_number("max_steps", max_steps, hint="It is the most observations that the filter will be given.")
+    check_whole_number(argument, room, hint="It is how many observations the filter remembers.")
     require_inspectable(model, who)
     check_names_ancestors(who, resample)
 

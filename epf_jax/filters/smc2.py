@@ -16,10 +16,14 @@ Algorithm, for t = 1..T (Chopin, Jacob and Papaspiliopoulos 2013, section 3):
 Sizes of inner filters are num_inner, 2 num_inner, 4 num_inner, ... up to max_inner (see `inner.py`). With Kalman
 filters inside, likelihoods are exact, and step 5 never happens: that is IBIS, iterated batch importance sampling
 (Chopin 2002).
+With `window=W` moves look at the last observations only, W at most, and what came before enters by a fit (see
+`window.py`): memory and cost per observation never grow.
+
 Departures: V is that of the particles before step t (see `spread_of`), and the exchange adds nothing to the evidence,
 because the expectation of its weights is known to be one.
 
-A step costs O(N num_inner), one that rejuvenates t times as much for every move; such steps become rare as t grows.
+A step costs O(N num_inner), one that rejuvenates t times as much for every move (W times at the most with a window);
+such steps become rare as t grows.
 Under `vmap` (`replicate`) a step goes over the past if any of the runs must, and inner filters of every size step.
 There are no gradients in reverse mode, because the loop over the past has no fixed length.
 """
@@ -30,7 +34,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number
@@ -42,6 +45,7 @@ from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each,
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.filters.state import PARTICLES, FilterState
+from epf_jax.filters.window import Anchor, anchor_of, anchored, begin_at, fitted_degree, least_thetas
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel
@@ -63,13 +67,15 @@ class NestedFilters(NamedTuple):
         filters: the inner filters, a row for each theta; rows of unused inner particles weigh nothing.
         log_evidence: log Z, the likelihood that each theta has so far.
         level: the inner filters' size is num_inner 2^level.
-        memory: the observations so far.
+        memory: the observations so far, or those of the window.
+        anchor: what is known of those before the window; () where all are remembered.
     """
 
     filters: Any
     log_evidence: Float[Array, " N"]
     level: Int[Array, ""]
     memory: Memory
+    anchor: Anchor | tuple[()]
 
 
 class Rejuvenated(NamedTuple):
@@ -87,7 +93,8 @@ def smc2_filter(
     model: StateSpaceModel,
     num_particles: int,
     *,
-    max_steps: int,
+    max_steps: int | None = None,
+    window: int | None = None,
     num_inner: int | None = None,
     max_inner: int | None = None,
     inner: KnownTheta | None = None,
@@ -96,19 +103,22 @@ def smc2_filter(
     proposal: Proposal | None = None,
     resample: Resampler | None = None,
 ) -> Filter:
-    """SMC^2: learns theta without an approximate statistic, at a cost that grows with the series.
+    """SMC^2: learns theta without an approximate statistic, at a cost that grows with the series, or never by a window.
 
     Args:
         model: the state-space model. One that reads inputs needs its `example_input`.
         num_particles: N, the number of values of theta, each with its own inner filter.
         max_steps: the largest number of observations: the filter remembers all. `run` raises an error for a longer
             series. A step beyond is reported as `overflowed`, and theta no longer moves.
+        window: W, instead of `max_steps`, for streams without an end: moves go back over at most so many observations,
+            and a fit tells what came before. A few hundred are usual.
         num_inner: particles of each inner filter at the start, 64 by default.
         max_inner: the largest number of inner particles, which doubles if few moves are accepted; 4 num_inner by
             default. Each size is compiled separately.
         inner: `epf.kalman(model)` for a model that is linear and Gaussian in x: the exact law of the state for each
             theta, without particles. `epf.sigma_points(model)` if the transition is not linear.
-        num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little.
+        num_moves: PMMH moves at each rejuvenation; 2 by default, 5 with `inner`, where they cost little. Where an
+            observation leaves a share of 2^-k of the thetas, k times as many.
         min_acceptance: the acceptance rate below which the number of inner particles doubles; 0.15 by default.
         proposal: how the inner filters draw x_t; by default `epf.fully_adapted(model)` if the model allows it,
             otherwise `epf.bootstrap()`.
@@ -117,7 +127,8 @@ def smc2_filter(
     """
     resample = when_ess_below(0.5) if resample is None else resample
     check_filter_arguments(model, num_particles, resample)
-    check_memory_arguments("smc2_filter", model, max_steps, resample)
+    room = _checked_room(max_steps, window)
+    check_memory_arguments("smc2_filter", model, room, resample, "max_steps" if window is None else "window")
     num_moves = (2 if inner is None else 5) if num_moves is None else num_moves
     check_whole_number("num_moves", num_moves, hint="One to five are usual.")
     if min_acceptance is not None and not is_share(min_acceptance):
@@ -125,32 +136,38 @@ def smc2_filter(
     N = num_particles
     sizes = _sizes_of(model, inner, num_inner, max_inner, proposal, min_acceptance)
     rejuvenate = _rejuvenation(model.parameters, sizes, num_moves, _LOW if min_acceptance is None else min_acceptance)
+    begin = _from_the_start if window is None else partial(begin_at, degree=_checked_degree(N, model, inner))
 
     def init(key):
         key_theta, key_inner = jax.random.split(key)
         state = start(key_theta, model, N, lambda x_0: ())
         level = jnp.zeros((), int)
         filters = start_each(key_inner, sizes, level, state.theta)
-        return state._replace(S=NestedFilters(filters, jnp.zeros(N), level, empty_memory(model, max_steps)))
+        S = NestedFilters(filters, jnp.zeros(N), level, empty_memory(model, room), ())
+        state = state._replace(S=S)
+        return state if window is None else state._replace(S=S._replace(anchor=anchor_of(model.parameters, state)))
 
     def step(key, state, y, u):
         key_inner, key_resample, key_move, key_state = jax.random.split(key, 4)
-        theta, (filters, log_evidence, level, memory), t = state.theta, state.S, state.t + 1
+        theta, (filters, log_evidence, level, memory, anchor), t = state.theta, state.S, state.t + 1
+        since = 0 if window is None else anchor.t
         y = jnp.asarray(y, float)
 
         filters, steps = step_each(key_inner, sizes, level, theta, filters, y, u)
         weighing = reweight(state.log_weights, steps.log_increment)
         # An observation that is impossible under every theta counts as missing, here and whenever the past is rerun.
         log_evidence += jnp.where(weighing.collapsed, 0.0, steps.log_increment)
-        memory = remember(memory, state.t, missing_where(weighing.collapsed, y), u)
+        memory = remember(memory, state.t - since, missing_where(weighing.collapsed, y), u)
 
         selection = select(key_resample, resample, weighing, (theta, filters, log_evidence))
         theta, filters, log_evidence = selection.particles
-        due = selection.resampled & (t <= max_steps)
+        overflowed = jnp.array(False) if max_steps is None else t > max_steps
+        due = selection.resampled & ~overflowed
+        past = spread_of(model.parameters, state), memory
         untouched = Rejuvenated(theta, filters, log_evidence, level, selection.log_weights, no_draw())
         theta, filters, log_evidence, level, log_weights, moves = jax.lax.cond(
             due,
-            lambda: rejuvenate(key_move, untouched, spread_of(model.parameters, state), memory, where(due, t, 0)),
+            lambda: rejuvenate(key_move, untouched, *past, where(due, t - since, 0), selection.ess, begin, anchor),
             lambda: untouched,
         )
 
@@ -158,15 +175,16 @@ def smc2_filter(
         info = step_info(selection, weighing, drawn=moves)
         num_bad = info.num_bad_weights + jnp.ceil(jnp.sum(steps.num_bad_weights)).astype(int)
         acceptance = where(due, info.acceptance, jnp.nan)
-        info = info._replace(num_bad_weights=num_bad, overflowed=t > max_steps, acceptance=acceptance)
-        S = NestedFilters(filters, log_evidence, level, memory)
-        return FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t), info
+        info = info._replace(num_bad_weights=num_bad, overflowed=overflowed, acceptance=acceptance)
+        S = NestedFilters(filters, log_evidence, level, memory, anchor)
+        state = FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t)
+        return state if window is None else anchored(model.parameters, state, t - since == window), info
 
     description = (
         f"SMC^2: {N} theta-particles, {_in_words(sizes)}, {num_moves} PMMH moves, resampling "
-        f"{resampler_name(resample)}, room for {max_steps} steps"
+        f"{resampler_name(resample)}, {'room for' if window is None else 'a window of'} {room} steps"
     )
-    which: Any = (True, True, False, False)
+    which: Any = (True, True, False, False, False)
     by_particle = PARTICLES._replace(S=NestedFilters(*which))
     return build_filter(model, N, init, step, description, resample, by_particle=by_particle, max_steps=max_steps)
 
@@ -180,10 +198,10 @@ def _rejuvenation(
     def log_density(z, log_evidence):
         return jax.vmap(coordinates.log_prior)(z) + log_evidence
 
-    def rejuvenate(key, particles, spread, memory, num_steps):
+    def rejuvenate(key, particles, spread, memory, num_steps, ess, begin, anchor):
         theta, filters, log_evidence, level, log_weights, _ = particles
-        key_move, key_exchange = jax.random.split(key)
-        keys = jax.vmap(lambda key: jax.random.split(key, 3))(jax.random.split(key_move, num_moves))
+        rounds = jnp.maximum(jnp.floor(jnp.log2(len(log_weights) / ess)), 1.0).astype(int)
+        num_turns = num_moves * rounds
         scale_tril = steps_like(spread)
 
         def turn(particles, keys, exchanges, num_steps):
@@ -193,7 +211,9 @@ def _rejuvenation(
             z_new = z + either(0.0, normal(keys[0], z.shape, z.dtype) @ scale_tril.T)
             level = level + either(1, 0)
             theta_new = jax.vmap(coordinates.to_theta)(z_new)
-            filters_new, evidence_new = rerun_each(keys[1], sizes, level, theta_new, memory, num_steps)
+            key_begin, key_steps = jax.random.split(keys[1])
+            begun = begin(anchor, key_begin, sizes, level, z_new, theta_new)
+            filters_new, evidence_new = rerun_each(key_steps, sizes, level, theta_new, memory, num_steps, begun)
             uniform = uniforms(keys[2], z.shape[:1], z.dtype)
             accept, bad = accepted(uniform, log_density(z, log_evidence), log_density(z_new, evidence_new))
             if last_level > 0:
@@ -205,25 +225,51 @@ def _rejuvenation(
             z, filters, log_evidence = jax.tree.map(partial(where_rows, either(True, accept)), new, old)
             return Rejuvenated(z, filters, log_evidence, level, log_weights, moves)
 
-        def turn_or_stay(particles, row):
-            keys, exchanges = row
-            low = (particles.moves.acceptance < num_moves * min_acceptance) & (particles.level < last_level)
+        def turn_or_stay(i, particles):
+            exchanges = i == num_turns
+            low = (particles.moves.acceptance < num_turns * min_acceptance) & (particles.level < last_level)
             due = ~exchanges | low
-            given = particles, keys, exchanges, where(due, num_steps, 0)
-            return jax.lax.cond(due, turn, lambda particles, *_: particles, *given), None
+            given = particles, jax.random.split(jax.random.fold_in(key, i), 3), exchanges, where(due, num_steps, 0)
+            return jax.lax.cond(due, turn, lambda particles, *_: particles, *given)
+
+        def move(i, particles):
+            return turn(particles, jax.random.split(jax.random.fold_in(key, i), 3), False, num_steps)
 
         z = jax.vmap(coordinates.to_vector)(theta)
         particles = Rejuvenated(z, filters, log_evidence, level, log_weights, no_draw())
-        if last_level == 0:
-            move = lambda particles, keys: (turn(particles, keys, False, num_steps), None)  # noqa: E731
-            particles, _ = jax.lax.scan(move, particles, keys)
-        else:
-            keys = jnp.concatenate([keys, jnp.broadcast_to(key_exchange, (1, 3))])
-            particles, _ = jax.lax.scan(turn_or_stay, particles, (keys, np.arange(num_moves + 1) == num_moves))
-        moves = particles.moves._replace(acceptance=particles.moves.acceptance / num_moves)
+        last = 0 if last_level == 0 else 1  # the turn that exchanges
+        particles = jax.lax.fori_loop(0, num_turns + last, turn_or_stay if last else move, particles)
+        moves = particles.moves._replace(acceptance=particles.moves.acceptance / num_turns)
         return particles._replace(theta=jax.vmap(coordinates.to_theta)(particles.theta), moves=moves)
 
     return rejuvenate
+
+
+def _from_the_start(anchor, key, sizes, level, z, theta):
+    """Inner filters before any observation, and log-likelihoods of none."""
+    return start_each(key, sizes, level, theta), jnp.zeros(len(z))
+
+
+def _checked_room(max_steps: Any, window: Any) -> Any:
+    """How many observations are remembered."""
+    if (max_steps is None) == (window is None):
+        raise ValueError(
+            f"max_steps: expected one of max_steps and window, got {max_steps!r} and {window!r}. Give max_steps=len(y) "
+            "for a series, or window=256 for a stream without an end."
+        )
+    return window if max_steps is None else max_steps
+
+
+def _checked_degree(num_particles: int, model: StateSpaceModel, inner: KnownTheta | None) -> int:
+    """The degree of the fit to what came before the window."""
+    dim = model.parameters.dim
+    degree = fitted_degree(num_particles, dim, inner is not None)
+    if degree == 0:
+        raise ValueError(
+            f"num_particles: a window of {dim} parameters needs at least {least_thetas(dim)}, got {num_particles}. "
+            "Give more, or max_steps=len(y), which remembers the whole series."
+        )
+    return degree
 
 
 def _sizes_of(model, inner, num_inner, max_inner, proposal, min_acceptance) -> Sizes:

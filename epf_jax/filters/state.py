@@ -59,6 +59,8 @@ class StepInfo(NamedTuple):
         collapsed: whether every weight was zero; the particles and their old weights are then kept.
         log_increment: log p(y_t | y_1:t-1), estimated.
         overflowed: whether the observation came after the filter's `max_steps`; theta cannot be moved from there on.
+        error: how far the means of theta may be off, in posterior standard deviations of the coordinate that is worst,
+            by the disagreement of independent groups of particles; NaN for filters without groups.
     """
 
     ess: Float[Array, ""]
@@ -70,6 +72,7 @@ class StepInfo(NamedTuple):
     collapsed: Bool[Array, ""]
     log_increment: Float[Array, ""]
     overflowed: Bool[Array, ""]
+    error: Float[Array, ""] = np.float32(np.nan)  # type: ignore[assignment]  # in every precision: nothing comes of it
 
     def __repr__(self) -> str:
         """What is reported, without the ancestors; whole where it holds anything else than numbers."""

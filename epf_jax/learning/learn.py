@@ -21,7 +21,7 @@ from jaxtyping import PRNGKeyArray
 from epf_jax.core import student_mixtures
 from epf_jax.core.checks import check_flag, check_key
 from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned_from, learned_online
-from epf_jax.learning.routes import Route, inner_of, routes_of, streaming_route_of
+from epf_jax.learning.routes import Route, inner_of, routes_of, streaming_filter, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
 from epf_jax.running.certificate import certify
@@ -182,7 +182,7 @@ def _learn_online(key: PRNGKeyArray, model: StateSpaceModel, series: Observed, c
     """The answer of a filter whose cost never grows, judged by that of `_learn`."""
     key_filter, key_certificate = jax.random.split(key)
     route = streaming_route_of(model)
-    filter_ = route.filter_of(model)
+    filter_ = streaming_filter(model)
     clock.tell(f"filtering by {route.method}")
     results = run(key_filter, filter_, series)
     return learned_online(route, filter_, results, _learn(key_certificate, model, series, clock), clock)

@@ -4,15 +4,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from epf_jax.filters import Filter, extended_parameter_filter, node_filter
+from epf_jax.filters import Filter, smc2_filter
+from epf_jax.filters.groups import in_groups
 from epf_jax.filters.known_theta import KnownTheta, kalman, particles
+from epf_jax.filters.window import least_thetas
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
 from epf_jax.particles.proposals import Proposal, why_not_kalman
 from epf_jax.particles.resampling import systematic
 
-_STREAMING_PARTICLES = 4000
+_WINDOW, _INNER = 256, 256  # observations, and particles of each theta
 
 
 class Route(NamedTuple):
@@ -67,27 +69,27 @@ class StreamingRoute(NamedTuple):
         why: what of the model makes it apply, in words.
         method: what is done, in words.
         fits: whether it applies.
-        filter_of: the filter of a model.
+        filter_of: `filter_of(model, num_thetas)`, the filter of a model with so many thetas in each of its groups.
     """
 
     why: str
     method: str
     fits: Callable[[StateSpaceModel], bool]
-    filter_of: Callable[[StateSpaceModel], Filter]
+    filter_of: Callable[[StateSpaceModel, int], Filter]
 
 
 STREAMING_ROUTES = (
     StreamingRoute(
-        "the model is linear and Gaussian in its state, and has at most three parameters",
-        "a node filter with Kalman's exact likelihoods",
-        lambda model: model.parameters.dim <= 3 and not why_not_kalman(model),
-        lambda model: node_filter(model, inner=kalman(model)),
+        "the model is linear and Gaussian in its state",
+        "groups of windowed SMC^2 with Kalman's exact likelihoods",
+        lambda model: not why_not_kalman(model),
+        lambda model, num: in_groups(smc2_filter(model, num, window=_WINDOW, inner=kalman(model)), 8),
     ),
     StreamingRoute(
-        "the model has more parameters, or is not linear and Gaussian in its state",
-        "the extended parameter filter",
+        "the model is not linear and Gaussian in its state",
+        "groups of windowed SMC^2 with particle filters' likelihoods",
         lambda model: True,
-        lambda model: extended_parameter_filter(model, _STREAMING_PARTICLES),
+        lambda model, num: in_groups(smc2_filter(model, num, window=_WINDOW, num_inner=_INNER, max_inner=_INNER), 4),
     ),
 )
 
@@ -95,6 +97,12 @@ STREAMING_ROUTES = (
 def streaming_route_of(model: StateSpaceModel) -> StreamingRoute:
     """The first route for streams that fits the model."""
     return next(route for route in STREAMING_ROUTES if route.fits(model))
+
+
+def streaming_filter(model: StateSpaceModel, num_thetas: int | None = None) -> Filter:
+    """The filter for streams of a model, with so many thetas in each of its groups."""
+    enough = max(128, 2 * least_thetas(model.parameters.dim))
+    return streaming_route_of(model).filter_of(model, enough if num_thetas is None else num_thetas)
 
 
 def routes_of(model: StateSpaceModel) -> list[Route]:

@@ -31,6 +31,8 @@ class Results(NamedTuple):
             the number of particles.
         num_bad_densities: how often theta's density was NaN in its sampler.
         collapsed: steps at which every weight was zero.
+        error: how far the means of theta may be off, in posterior standard deviations of the coordinate that is worst,
+            by the disagreement of independent groups of particles; NaN for filters without groups.
         levels: the quantile levels of the summaries.
         final: the filter's state after the last observation; `run(..., state=final)` goes on from it.
         history: all particles, or None.
@@ -47,6 +49,7 @@ class Results(NamedTuple):
     num_bad_weights: Int[Array, " T"]
     num_bad_densities: Int[Array, " T"]
     collapsed: Bool[Array, " T"]
+    error: Float[Array, " T"]
     levels: Float[Array, " Q"]
     final: FilterState
     history: History | None = None

@@ -125,6 +125,7 @@ def _line(t: int, row: Any, sequence: int | None) -> Line:
         "ess": _number(found["ess"]),
         "acceptance": _number(found["acceptance"]),
         "collapsed": bool(found["collapsed"]),
+        "error": _number(found["error"]),
     }
     return line if sequence is None else {**line, "sequence": sequence}
 

@@ -78,7 +78,12 @@ def test_rerun_filters_are_unbiased_for_as_many_steps_as_asked_for():
     inner = in_sizes(model, (8, 16), epf.fully_adapted(model))
     memory = empty_memory(model, T)._replace(y=y, u=jnp.arange(1, T + 1))
     theta = {"phi": jnp.full(400, 0.6)}
-    rerun = jax.jit(lambda key, *rest: rerun_each(key, inner, *rest))
+
+    @jax.jit
+    def rerun(key, level, theta, memory, num_steps):
+        start = start_each(key, inner, level, theta), jnp.zeros(400)
+        return rerun_each(jax.random.fold_in(key, 1), inner, level, theta, memory, num_steps, start)
+
     exactly = np.asarray(exact.kalman_log_evidence(model, {"phi": 0.6}, y))
     spreads = []
     for level in (0, 1):
@@ -201,7 +206,9 @@ def test_inputs_that_the_memory_cannot_hold_are_refused(build):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("^max_steps: expected a positive whole number, got 0. It is the most", {"max_steps": 0}),
+        ("^max_steps: expected a positive whole number, got 0. It is how many", {"max_steps": 0}),
+        ("^max_steps: expected one of max_steps and window, got 10 and 5. Give", {"window": 5}),
+        ("^num_particles: a window of 1 parameters needs at least 12, got 8", {"max_steps": None, "window": 5}),
         ("^num_inner: expected a positive whole number, got 2.5", {"num_inner": 2.5}),
         ("^max_inner: expected a whole number of at least 64, got 32", {"max_inner": 32}),
         ("^num_moves: expected a positive whole number, got 0", {"num_moves": 0}),

@@ -393,10 +393,26 @@ MUTANTS = [
     Mutant(
         "memory a step late",
         "filters/smc2.py",
-        "memory = remember(memory, state.t, ",
-        "memory = remember(memory, t, ",
+        "memory = remember(memory, state.t - since, ",
+        "memory = remember(memory, t - since, ",
         NESTED,
         "ibis",
+    ),
+    Mutant(
+        "window's past forgotten",
+        "filters/window.py",
+        "(filters, log_evidence), fresh)",
+        "(filters, 0.0 * log_evidence), fresh)",
+        NESTED,
+        "window",
+    ),
+    Mutant(
+        "window's law of another time",
+        "filters/window.py",
+        "size.between(theta, anchor.filters, shares)",
+        "size.between(theta, fresh[0], shares)",
+        NESTED,
+        "window",
     ),
     Mutant(
         "mass of a stale box",

@@ -6,6 +6,7 @@ import numpy as np
 import tiny
 
 import epf_jax as epf
+from epf_jax.filters.groups import in_groups
 
 
 def assert_posterior(state, t, num_worth):
@@ -51,22 +52,43 @@ def test_an_exchange_of_inner_filters_leaves_the_posterior_as_it_is():
         assert_posterior(state, t, n / 6)
 
 
+LONG = 1.5 * np.sin(np.arange(40)) + 0.2 * np.arange(1, 41)
+
+
+def posterior_of(y):
+    """Log-evidence, mean and sd of a after each observation, by the trapezoidal rule."""
+    a = np.linspace(-1.5, 2.5, 2001)
+    logs, *_ = tiny.kalman(a, tiny.NOISE, y)
+    joint = np.exp(logs - 0.5 * ((a - tiny.PRIOR[0]) / tiny.PRIOR[1]) ** 2)
+    evidence = joint.sum(axis=1) * (a[1] - a[0]) / np.sqrt(2 * np.pi) / tiny.PRIOR[1]
+    p = joint / joint.sum(axis=1, keepdims=True)
+    mean = p @ a
+    return np.log(evidence), mean, np.sqrt(p @ a**2 - mean**2)
+
+
+def test_a_window_forgets_nothing_and_its_groups_tell_the_error():
+    # 1600 thetas, most of which have moved: three standard errors of some 400 draws are .15, of their sd .11.
+    window = epf.smc2_filter(tiny.model(), 400, window=8, inner=epf.kalman(tiny.model()))
+    results = epf.run(tiny.KEY, in_groups(window, 4), jnp.asarray(LONG), levels=())
+    log_evidence, mean, sd = posterior_of(LONG)
+    z = (np.asarray(results.theta.mean["a"]) - mean) / sd
+    assert np.max(np.abs(z)) < 0.15
+    np.testing.assert_allclose(results.theta.sd["a"], sd, rtol=0.11)
+    np.testing.assert_allclose(results.log_evidence, log_evidence, atol=0.3)
+    assert np.sqrt(np.mean(z**2)) < 2.0 * np.sqrt(np.mean(np.asarray(results.error) ** 2)) < 0.2
+    assert int(results.final.S.anchor.t[0]) == 40
+
+
 def test_evidence_and_posterior_of_nodes_are_exact_wherever_the_nodes_move(x64):
-    model = tiny.model()
-    y = 1.5 * np.sin(np.arange(40)) + 0.2 * np.arange(1, 41)
+    model, y = tiny.model(), LONG
     results = epf.run(
         tiny.KEY,
         epf.node_filter(model, inner=epf.kalman(model), num_nodes=31, num_points=1024),
         jnp.asarray(y),
         levels=(),
     )
-    a = np.linspace(-1.5, 2.5, 2001)
-    logs, *_ = tiny.kalman(a, tiny.NOISE, y)
-    joint = np.exp(logs - 0.5 * ((a - tiny.PRIOR[0]) / tiny.PRIOR[1]) ** 2)
-    evidence = joint.sum(axis=1) * (a[1] - a[0]) / np.sqrt(2 * np.pi) / tiny.PRIOR[1]
-    np.testing.assert_allclose(results.log_evidence, np.log(evidence), atol=1e-3)
-    p = joint / joint.sum(axis=1, keepdims=True)
-    mean, sd = p @ a, np.sqrt(p @ a**2 - (p @ a) ** 2)
+    log_evidence, mean, sd = posterior_of(y)
+    np.testing.assert_allclose(results.log_evidence, log_evidence, atol=1e-3)
     assert np.max(np.abs(np.asarray(results.theta.mean["a"]) - mean) / sd) < 0.02
     np.testing.assert_allclose(results.theta.sd["a"], sd, rtol=0.02)
     assert results.final.S.axes[0, 0] < 0.6 * 5 * tiny.PRIOR[1]  # and they have moved

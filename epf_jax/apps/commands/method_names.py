@@ -17,6 +17,7 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
+from epf_jax.learning.routes import streaming_filter
 from epf_jax.models.state_space import StateSpaceModel
 
 
@@ -52,6 +53,7 @@ METHODS = {
     "resample-move": Method(resample_move_filter, remembers=True),
     "smc2": Method(smc2_filter, 256, remembers=True),
     "ibis": Method(ibis, remembers=True),
+    "window": Method(streaming_filter, 128),
     "liu-west": Method(liu_west_filter, caution="its posterior is biased, and too narrow after long series"),
     "sir": Method(bootstrap_filter, caution="it never redraws theta, and ends with a few values of it"),
     "online-em": Method(online_em, 200, caution="it has a point estimate, and no posterior"),
