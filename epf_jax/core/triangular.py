@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from epf_jax.core.choice import where
 from epf_jax.core.gaussian import diagonal as diagonal_of
 from epf_jax.core.gaussian import root, rotation, solve_upper
 from epf_jax.core.polynomials import is_zero
@@ -54,14 +55,31 @@ def add_rows(R: Factor, rows: Sequence[Sequence[Any]]) -> Factor:
 
 
 def scale_of_sum(*scales: Float[Array, "d _"]) -> Float[Array, "d d"]:
-    """Lower triangular scale of the sum of independent vectors with these scales, by rotations, without squares.
+    """Lower triangular scale of the sum of independent vectors with these scales, by rotations or reflections.
 
     In float32 the square of a large scale would leave nothing of a small noise.
     """
     dim = scales[0].shape[0]
     if dim == 1:
         return root(jnp.sum(jnp.concatenate(scales, axis=1) ** 2, axis=1, keepdims=True))
+    if dim > _MOST_NUMBERS:
+        return _reflected(jnp.concatenate(scales, axis=1).T).T
     return dense(add_rows(empty(dim, dim), [list(column) for scale in scales for column in scale.T])).T
+
+
+def _reflected(rows: Float[Array, "m d"]) -> Float[Array, "d d"]:
+    """The factor of rows that are at least as many as columns, by Householder's reflections: one loop over columns."""
+    dim = rows.shape[1]
+
+    def reflect(j, rows):
+        column = where(jnp.arange(len(rows)) >= j, rows[:, j], 0.0)
+        norm = root(jnp.sum(column**2))
+        across = column.at[j].add(where(column[j] < 0, -norm, norm))
+        square = jnp.sum(across**2)
+        return rows - across[:, None] * (2 / where(square > 0, square, 1.0) * (across @ rows))
+
+    R = jnp.triu(jax.lax.fori_loop(0, dim, reflect, rows)[:dim])
+    return where(diagonal_of(R)[:, None] < 0, -R, R)
 
 
 def _with_row(R: tuple, left: list[Any]) -> tuple:

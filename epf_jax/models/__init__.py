@@ -11,6 +11,7 @@ from epf_jax.models.ready_made import (
     stochastic_volatility,
     switching_ar1,
 )
+from epf_jax.models.structural import structural
 
 __all__ = [
     "ar1",
@@ -21,5 +22,6 @@ __all__ = [
     "sinusoid",
     "star",
     "stochastic_volatility",
+    "structural",
     "switching_ar1",
 ]
