@@ -1,9 +1,11 @@
 VENV ?= .venv
 PYTHON ?= python3
+JAX ?=# what pip is to install if not the newest: make test JAX="jax==0.10.2 jaxlib==0.10.2"
+SHARD ?= 0/1# which share of the test files `make test-all` takes: 0/4, 1/4, 2/4 or 3/4
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-all lint format smoke full accuracy bench bench-store clean
+.PHONY: demo test test-all lint format docs smoke full accuracy bench bench-store clean
 
 demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experiment of the paper and write a report
 	$(BIN)/python -m epf_jax.apps.demo
@@ -13,7 +15,8 @@ test: lint  ## what CI runs: linter, types, and the quick tests on two workers
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-all: lint $(VENV)/.notebooks  ## the quick tests and the slow ones
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow" \
+	  $$(find tests benchmarks/tests -name 'test_*.py' | sort | awk -v s=$(SHARD) '{ split(s, a, "/") } NR % a[2] == a[1]')
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -23,6 +26,11 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs  ## the site, in docs/_build; warnings and broken links are errors
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 smoke: $(VENV)/.release  ## wheel and sdist, checked, and each installed where nothing else is: they run the README's code
 	rm -rf dist
@@ -57,6 +65,7 @@ $(VENV)/.peers: $(READY)  # each on its own: one that will not install is named 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	$(if $(JAX),$(BIN)/python -m pip install -q --disable-pip-version-check $(JAX))
 	touch $@
 
 $(VENV)/.%: $(READY)  # an extra
