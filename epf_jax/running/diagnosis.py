@@ -91,7 +91,7 @@ def _by_groups(results: Any, mean: dict[str, Any], sd: dict[str, Any]) -> tuple[
 
 def log_evidence_error(results: Any, seconds: float) -> float:
     """How far the last log-evidence is off, and how well that is known; NaN where nothing tells."""
-    found = results.origin.certificate(seconds)
+    found = results.origin.certificate(seconds) if _last(results.theta.mean) else None
     if found is None or not found.holds:
         return float("nan")
     return float(abs(float(results.log_evidence[-1]) - found.log_evidence) + found.log_evidence_error)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from epf_jax.filters.known_theta import KnownTheta, kalman, particles
-from epf_jax.models.observed import Observed
+from epf_jax.models.observed import Observed, ObservedBatch
 from epf_jax.models.state_space import StateSpaceModel, with_example
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import why_not_kalman
@@ -28,8 +28,8 @@ _NUM_PARTICLES = (128, 512, 2048, 8192)  # of each likelihood's filter: the firs
 class Origin:
     """Where results come from. It has no leaves: results that went through `jax.jit` or a pickle have forgotten it."""
 
-    def __init__(self, model: StateSpaceModel | None = None, series: Observed | None = None):
-        """Of a model and the whole series from the first observation on; unknown without."""
+    def __init__(self, model: StateSpaceModel | None = None, series: Observed | ObservedBatch | None = None):
+        """Of a model and the whole series, or several, from the first observation on; unknown without."""
         self.model, self.series = model, series
         self._certificate: Certificate | None = None
 
@@ -45,9 +45,18 @@ class Origin:
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()
 
+    def one(self, run: int) -> "Origin":
+        """That of one run of many."""
+        if not isinstance(self.series, ObservedBatch):
+            return Origin()
+        of = self.series
+        values = of.values[run] if of.many else of.values
+        inputs = jax.tree.map(lambda rows: rows[run], of.inputs) if of.many_inputs else of.inputs
+        return Origin(self.model, Observed(values, inputs))
+
     def certificate(self, seconds: float) -> Certificate | None:
-        """The posterior from fresh likelihoods, found once; None if the origin is unknown or theta is known."""
-        if self._certificate is None and self.model is not None and self.series is not None and self.model.prior:
+        """The posterior from fresh likelihoods, found once; None if the origin is unknown."""
+        if self._certificate is None and self.model is not None and isinstance(self.series, Observed):
             self._certificate = reference(self.model, self.series, seconds)
         return self._certificate
 

@@ -18,6 +18,7 @@ from epf_jax.core.number_arrays import numeric_array
 from epf_jax.filters import Filter
 from epf_jax.models.observed import observed_batch
 from epf_jax.running.alarms import alarms
+from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room, warn_of_no_estimate
 from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
@@ -88,7 +89,7 @@ def replicate(
     results = _replicate(filter_, hyper is not None, options, devices, batched, keys, hyper, *data)
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     warn_of(alarms(results), stacklevel=2)
-    return results
+    return results if hyper is not None else results._replace(origin=Origin(example.model, batch))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

@@ -80,7 +80,9 @@ class Results(NamedTuple):
             runs = len(self.ess) if np.ndim(self.ess) > 1 else "one"
             raise IndexError(f"run: there is no run {run} in results of {runs}.")
         none: Any = None  # the levels are those of all runs
-        return jax.tree.map(lambda leaf: leaf[run], self._replace(levels=none))._replace(levels=self.levels)
+        return jax.tree.map(lambda leaf: leaf[run], self._replace(levels=none))._replace(
+            levels=self.levels, origin=self.origin.one(run)
+        )
 
     def diagnose(self, *, seconds: float = 60.0) -> Diagnosis:
         """How far the answer is off, in posterior standard deviations, why, and what to do.

@@ -12,9 +12,11 @@ import pytest
 import epf_jax as epf
 from epf_jax.apps.commands.method_names import filter_of
 from epf_jax.core.findings import Finding
+from epf_jax.models.observed import ObservedBatch
 from epf_jax.particles.one_step_ahead import probability_integral_transform
 from epf_jax.running.alarms import alarms
 from epf_jax.running.causes import causes
+from epf_jax.running.reference import Origin
 
 pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once
 
@@ -249,6 +251,15 @@ def test_what_measured_nothing_says_so(healthy):
     assert found == ()
     assert "was not measured" in found.measured
     assert np.isnan(jax.tree.map(lambda leaf: leaf, healthy).log_evidence_error)
+
+
+def test_one_of_many_runs_is_measured_beside_its_own_series(healthy):
+    batch = ObservedBatch(jnp.stack([Y, Y + 1.0]), healthy.origin.series.inputs, True, False, T)
+    many = jax.tree.map(lambda a: jnp.stack([a, a]), healthy)._replace(origin=Origin(MODEL, batch))
+    one, other = many.one(0), many.one(-1)
+    np.testing.assert_array_equal(one.origin.series.values, Y)
+    np.testing.assert_array_equal(other.origin.series.values, Y + 1.0)
+    assert one.diagnose().measured == healthy.diagnose().measured
 
 
 def test_the_evidences_error_is_its_distance_from_fresh_likelihoods(healthy):

@@ -17,6 +17,7 @@ from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import Observed, observed_series, y_shape
 from epf_jax.running.checkpoint_settings import state_like
 from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, read_notes, write_checkpoint
+from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room
 from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
@@ -113,7 +114,7 @@ def _filter_series(
             advance(len(piece.ess))
             yield piece
 
-    return join(found())
+    return join(found())._replace(origin=Origin(filter_.model, found_series))
 
 
 def _keep(
