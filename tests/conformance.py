@@ -93,7 +93,15 @@ COMPILES_LONG = ("conjugate_blocks", "taylor", "assumed_density_mixture")  # on 
 
 
 NOISE_TOO = (  # parts that a noise scale with a log-normal prior is for
-    *("linear_means", "taylor", "taylor_log_density", "chebyshev", "assumed_density", "assumed_density_mixture"),
+    *(
+        "linear_means",
+        "decomposed",
+        "taylor",
+        "taylor_log_density",
+        "chebyshev",
+        "assumed_density",
+        "assumed_density_mixture",
+    ),
     *("epf", "epf_chebyshev_adaptive", "liu_west_auxiliary", "resample_move", "smc2_kalman", "nodes", "online_em"),
 )
 
@@ -121,6 +129,7 @@ STATISTICS = {
     "chebyshev": lambda model: epf.chebyshev(model, 8),
     "chebyshev_fixed_box": lambda model: epf.chebyshev(model, 8, shrink=None),
     "linear_means": epf.linear_means,
+    "decomposed": epf.decomposed,
     "assumed_density": epf.assumed_density,
     "assumed_density_mixture": lambda model: epf.assumed_density(model, num_components=3),
     "frozen": epf.frozen,
@@ -131,6 +140,7 @@ EXACT_WHEN_LINEAR = [
     "scale_mixture",
     "separable",
     "linear_means",
+    "decomposed",
     "taylor",
     "taylor_log_density",
     "chebyshev_fixed_box",

@@ -60,8 +60,10 @@ from epf_jax.statistics import (
     conjugate,
     conjugate_blocks,
     conjugate_blocks_if_fitting,
+    decomposed,
     linear_means,
     why_not_conjugate,
+    why_not_decomposed,
     why_not_linear_means,
     with_sampler,
 )
@@ -97,10 +99,11 @@ def extended_parameter_filter(
       else fits it (not inside `jax.jit`, `grad` or `vmap` over the model, where this cannot be checked);
       `linear_means` (exact) if all terms with theta are Gaussian, their noise is known or depends on theta alone, and
       their means are linear in theta, or linear in the state and the inputs, under any prior;
+      `decomposed` if the means are linear given one or two parameters, which get nodes, and theta has others;
       `chebyshev` for one to three parameters; `assumed_density` for more.
     - sampler: that of the statistic. The defaults have exact draws (`conjugate`, `conjugate_blocks`,
-      `assumed_density`), Gaussian proposals (`linear_means`), or population-scaled random-walk steps: one for one
-      parameter, four for more.
+      `assumed_density`; the coefficients of `decomposed`), Gaussian proposals (`linear_means`), or population-scaled
+      random-walk steps: one for one parameter, four for more.
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
@@ -286,6 +289,8 @@ def default_statistic(model: StateSpaceModel) -> Statistic:
         return fitting
     if inspectable and not why_not_linear_means(model):
         return linear_means(model)
+    if inspectable and not why_not_decomposed(model):
+        return decomposed(model)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=default_walk(model.parameters.dim))
     warn_if_not_inspectable(model)

@@ -52,7 +52,7 @@ def following(
         evaluate: `evaluate(opening, low, high, t)`, the density of one path of at most t steps at the nodes of a box.
         remembered_steps: how many steps of its path a particle remembers.
     """
-    last = max((t for t in range(1, remembered_steps + 1) if _is_due(t)), default=0)  # while paths are remembered
+    last = max((t for t in range(1, remembered_steps + 1) if is_due(t)), default=0)  # while paths are remembered
 
     def follow(S, log_weights, t):
         # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
@@ -67,8 +67,8 @@ def following(
             # A density too narrow for the nodes is flattened until they resolve it: its moments on a few of them would
             # be those of a slice, beside the top and too narrow in the other coordinates.
             flattened = S.values * (RESOLVED / jnp.maximum(fall, RESOLVED))
-            mean, sd = _posterior_moments(flattened, log_weights, box, counts, log_prior)
-            inside = _box_inside(box, mean, reach * sd, counts)
+            mean, sd = posterior_moments(flattened, log_weights, box, counts, log_prior)
+            inside = box_inside(box, mean, reach * sd, counts)
             # Paths that disagree share their errors out: the posterior is wider than what any one of them says.
             misread = (fall > _COARSE) & jnp.any(sd < _sd_alike(box, counts))
             read = _read_between(S.values, reading_scale(fall, counts), box, inside, counts), inside, misread
@@ -101,12 +101,12 @@ def following(
             due = (t >= _FIRST_CUT) | (S.fall[0] > RESOLVED) | (may_remember & remembers & pays)
             return jax.lax.cond(due, look, lambda S: S, S)
 
-        return jax.lax.cond(_is_due(t), look_about, lambda S: S, S)
+        return jax.lax.cond(is_due(t), look_about, lambda S: S, S)
 
     return follow
 
 
-def _box_inside(box, mean, spread, counts):
+def box_inside(box, mean, spread, counts):
     """The part of the box within `spread` of the mean: at least half of it, and three spacings of its nodes."""
     low, high = box
     spread = jnp.maximum(jnp.maximum(spread, 3 * _spacing(box, counts)), 0.25 * (high - low))
@@ -152,7 +152,7 @@ def reading_scale(fall, counts):
     return jnp.maximum(fall, _READING_SCALE[len(counts)])
 
 
-def _posterior_moments(values, log_weights, box, counts, log_prior):
+def posterior_moments(values, log_weights, box, counts, log_prior):
     """Mean and sd of theta under the weighted mixture of the particles' densities, by quadrature on the nodes."""
     z = nodes(box, counts).reshape(-1, len(counts))
     cells = np.ones(())
@@ -181,7 +181,7 @@ def _num_neighbours(num_nodes: int) -> int:
     return min(_NEIGHBOURS, num_nodes // 3)
 
 
-def _is_due(t):
+def is_due(t):
     """True about ten times per decade of t > 0. It depends on t alone, so that it stays a branch under `vmap`."""
     return (t == _DUE).any()
 

@@ -137,7 +137,7 @@ def _taken_in(statistic, coordinates, S, theta, population):
     low, high = (end[0] for end in jax.vmap(statistic.box)(S))  # the same for all particles
     scale_tril = population.scale_tril
     sd, reach = jnp.sqrt(jnp.sum(scale_tril**2, axis=1)), 0.5 * (high - low)
-    least = where(sd < _LOST * reach, _STEP_IN_BOX * reach, 0.0)
+    least = where((sd < _LOST * reach) & jnp.isfinite(reach), _STEP_IN_BOX * reach, 0.0)
     longer = cholesky(scale_tril @ scale_tril.T + diagonal_matrix(least**2))
     scale_tril = where(jnp.any(least > 0), longer, scale_tril)
     z = jax.vmap(coordinates.to_vector)(theta)

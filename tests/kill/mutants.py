@@ -22,6 +22,7 @@ PATHS, NESTED, OFFLINE = (f"tests/kill/test_{name}.py" for name in ("whole_paths
 NUMBERS, SERIES = (f"tests/kill/test_{name}.py" for name in ("random_numbers", "series"))
 EM, GRADIENTS = "tests/kill/test_averages_of_online_em.py", "tests/kill/test_unbiased_gradients.py"
 WEIGHTS, SWEEPS = "tests/particles/test_weights_and_resampling.py", "tests/particles/test_conditional_smc.py"
+DECOMPOSED = "tests/statistics/test_decomposed.py"
 SAMPLERS, STATISTICS = "tests/samplers/test_samplers.py", "tests/statistics/test_every_statistic.py"
 
 
@@ -149,6 +150,22 @@ MUTANTS = [
         "evaluate(path, *box, t)",
         STEP,
         "nodes",
+    ),
+    Mutant(
+        "coefficients drawn without their noise",
+        "statistics/regressions.py",
+        "solve_upper(L, white + noise[::-1])",
+        "solve_upper(L, white)",
+        DECOMPOSED,
+        "conjugate",
+    ),
+    Mutant(
+        "rows of a regression without what nodal parameters move",
+        "statistics/decomposed.py",
+        "terms(numbers.at(with_nodal(centre, grid, z_node)), *step)",
+        "terms(numbers.c, *step)",
+        DECOMPOSED,
+        "nodes_is_that",
     ),
     # weights, resampling
     Mutant(

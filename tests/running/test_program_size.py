@@ -26,11 +26,23 @@ LEVEL = epf.StateSpaceModel(
     transition=lambda theta, x, u: dist.Normal(x, theta["sd_level"]),
     observation=lambda theta, x, u: dist.Normal(x, theta["sd_noise"]),
 )
+SINE = epf.StateSpaceModel(
+    prior={
+        "a": dist.Normal(0.0, 1.0),
+        "b": dist.Normal(0.0, 0.5),
+        "s": dist.LogNormal(0.0, 0.5),
+        "theta": dist.Normal(0.0, 0.5),
+    },
+    initial=lambda theta: dist.Normal(0.0, 1.0),
+    transition=lambda theta, x, u: dist.Normal(theta["a"] + theta["b"] * x + jnp.sin(theta["theta"] * x), theta["s"]),
+    observation=lambda theta, x, u: dist.Normal(x, 0.1),
+)
 FILTERS = {
     "bootstrap": lambda: epf.bootstrap_filter(SIN, 1000),
     "EPF": lambda: epf.extended_parameter_filter(SIN, 1000),
     "EPF, Taylor": lambda: epf.extended_parameter_filter(SIN, 1000, statistic=epf.taylor(SIN, order=7)),
     "EPF, local level": lambda: epf.extended_parameter_filter(LEVEL, 1000),
+    "EPF, decomposed": lambda: epf.extended_parameter_filter(SINE, 1000),
     "Storvik": lambda: epf.storvik_filter(AR1, 1000),
     "particle learning": lambda: epf.particle_learning_filter(AR1, 1000),
     "Liu and West": lambda: epf.liu_west_filter(SIN, 1000),
