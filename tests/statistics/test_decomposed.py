@@ -117,7 +117,7 @@ def moments_of(x):
     return mean, np.sqrt(w @ np.array(squares) - mean**2)
 
 
-def test_draws_are_those_of_conjugate_from_the_same_key_when_all_is_linear(x64):
+def test_draws_are_those_of_conjugate_when_all_is_linear(x64):
     model = MODELS["dict"]()
     x, y = epf.simulate(jax.random.key(0), model, TRUTHS["dict"], T)
 
@@ -130,7 +130,7 @@ def test_draws_are_those_of_conjugate_from_the_same_key_when_all_is_linear(x64):
 
 
 @pytest.mark.slow
-def test_a_filter_is_that_of_conjugate_from_the_same_key_when_all_is_linear():
+def test_a_filter_is_that_of_conjugate_when_all_is_linear():
     model = MODELS["dict"]()
     y = epf.simulate(jax.random.key(0), model, TRUTHS["dict"], 20)[1]
     runs = [
