@@ -19,6 +19,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Num
 
+from epf_jax.core.checks import frames_to_user
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.naming import named_leaves
 from epf_jax.exact.given_series import as_states, in_double, series_at
@@ -43,8 +44,7 @@ def nodes_around(
     return np.concatenate([np.linspace(*initial, num_nodes)[None], centres[:, None] + offsets])
 
 
-_MASS_ERROR, _MOST_MASS_ERROR = 0.02, 0.1  # told of, refused
-_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR = 0.02, 0.5  # of the log, likewise
+_ERROR, _MOST_ERROR = 0.02, 0.5  # of the log-likelihood: told of, refused
 
 
 def quadrature_log_evidence(
@@ -176,93 +176,47 @@ def quadrature(
     found = posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), values, nodes, rows, batch_size=batch_size
     )
-    theta, at = _most_likely(found)
-    _check_start(model, theta, np.atleast_2d(nodes)[0])
-    if not jnp.issubdtype(model.shapes.x.dtype, jnp.integer):
-        log_joint = found.log_density.reshape(len(found.log_evidence), -1)[:, at] + found.log_evidence
-        for check in (_check_coverage, _check_closeness):
-            check(model, log_joint, theta, values, np.asarray(nodes, float), rows)
+    _check_likelihood(model, found, values, np.asarray(nodes, float), rows)
     return found
 
 
-def _most_likely(found: GridPosterior) -> tuple[Theta, int]:
-    """The most likely theta of the grid after all observations, and its place in the flattened grid."""
+def _check_likelihood(model, found: GridPosterior, y, nodes: np.ndarray, inputs) -> None:
+    """Compute the log-likelihood of the most likely theta again, on nodes that reach further and lie closer."""
     leaves, structure = jax.tree.flatten(found.axes)
-    at = int(np.argmax(found.log_density[-1]))
-    along = np.unravel_index(at, found.log_density.shape[1:])
-    return jax.tree.unflatten(structure, [leaf[i] for leaf, i in zip(leaves, along, strict=True)]), at
-
-
-def _check_start(model: StateSpaceModel, theta: Theta, nodes: np.ndarray) -> None:
-    """Raise if the distribution of x_0 does not sum to one on its nodes."""
-    with jax.enable_x64(True):
-        states = as_states("nodes", model, jnp.asarray(nodes, float))
-        log_density = jax.vmap(lambda x: log_prob(model.initial(theta), x))(states)
-    mass = float(np.sum(np.exp(np.asarray(log_density))) * (nodes[1] - nodes[0]))
-    _tell(
-        abs(mass - 1.0),
-        (_MASS_ERROR, _MOST_MASS_ERROR),
-        f"nodes: on those of x_0, the first row, its distribution adds up to {mass:.3g} and not to one. They must "
-        "cover it closely, at spacings below 0.7 of its standard deviation and much less where its density jumps: "
-        "exact.nodes_around(..., initial=(low, high)).",
-    )
-
-
-def _check_coverage(model, log_joint, theta, y, nodes, inputs) -> None:
-    """Raise if the state has mass beside the nodes at any t; the evidence is computed again on twice as many."""
-    on_wider = log_joint_at(model, likelihood_of(_log_evidence_on_wider, model), theta, y, _wider(nodes), inputs)
-    missed = np.abs(on_wider - log_joint)
-    first = int(np.argmax(~(missed <= _EVIDENCE_ERROR)))
-    row = nodes if nodes.ndim == 1 else nodes[first + 1]
-    _tell(
-        float(np.max(missed)),
-        (_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR),
-        f"nodes: at observation {first + 1} the state has mass beside {row[0]:.3g} to {row[-1]:.3g}. With half as many "
-        "more to either side the log-likelihood of the most likely theta comes out otherwise, by "
-        f"{missed[-1]:.3g} after the last. Widen them; where an outlier lies far from the state, take fixed nodes that "
-        "cover all states, jnp.linspace(low, high, num_nodes).",
-    )
-
-
-def _check_closeness(model, log_joint, theta, y, nodes, inputs) -> None:
-    """Raise if nodes are too far apart; the evidence is computed again at half their spacing."""
-    between = np.stack([nodes[..., :-1], 0.5 * (nodes[..., :-1] + nodes[..., 1:])], axis=-1)
-    closer = np.concatenate([between.reshape(*nodes.shape[:-1], -1), nodes[..., -1:]], axis=-1)
-    on_closer = log_joint_at(model, likelihood_of(quadrature_log_evidence, model), theta, y, closer, inputs)
-    missed = np.abs(on_closer - log_joint)
+    along = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
+    theta = structure.unflatten([leaf[i] for leaf, i in zip(leaves, along, strict=True)])
+    log_joint = found.log_density[:, *along] + found.log_evidence
+    whole = jnp.issubdtype(model.shapes.x.dtype, jnp.integer)
+    again = likelihood_of(_log_evidence_on_more, model)
+    missed = np.abs(log_joint_at(model, again, theta, y, *_more(nodes, whole), inputs) - log_joint)
+    worst, first = float(np.max(missed)), int(np.argmax(~(missed <= _ERROR)))
     named = ", ".join(f"{name} = {value:.3g}" for name, value in named_leaves(theta, "theta"))
-    _tell(
-        float(np.max(missed)),
-        (_EVIDENCE_ERROR, _MOST_EVIDENCE_ERROR),
-        f"nodes: they are too far apart. At half the spacing the log-likelihood of {named}, the most likely, comes out "
-        f"otherwise, by {missed[-1]:.3g} after the last observation. Take more of them, at spacings below 0.7 of the "
-        "smallest standard deviation in the model.",
+    message = (
+        f"nodes: from observation {first + 1} on the log-likelihood of {named}, the most likely, comes out otherwise, "
+        f"by up to {worst:.3g}, on nodes that reach half as far again to either side, at half the spacing. Take more "
+        "of them, below 0.7 of the smallest standard deviation in the model apart, or wider ones: "
+        "exact.nodes_around(..., initial=(low, high)) for x_0, jnp.linspace(low, high, num_nodes) for outliers."
     )
+    if not worst < _MOST_ERROR:
+        raise ValueError(message)
+    if worst > _ERROR:
+        warnings.warn(message, RuntimeWarning, stacklevel=frames_to_user())
 
 
-def _wider(nodes: np.ndarray) -> np.ndarray:
-    """Every row with half as many nodes added at either end, at the same spacing."""
-    num_more = nodes.shape[-1] // 2
-    steps = (nodes[..., -1:] - nodes[..., :1]) / (nodes.shape[-1] - 1)
-    below = nodes[..., :1] - steps * np.arange(num_more, 0, -1)
-    above = nodes[..., -1:] + steps * np.arange(1, num_more + 1)
-    return np.concatenate([below, nodes, above], axis=-1)
+def _more(nodes: np.ndarray, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Every row, half as long again at either end and halved in its spacing, and which nodes were in reach before.
+
+    States that are whole numbers have nothing between them.
+    """
+    num = nodes.shape[-1]
+    per_gap = 1 if whole else 2
+    place = np.arange(-(num // 2) * per_gap, (num - 1 + num // 2) * per_gap + 1) / per_gap
+    steps = (nodes[..., -1:] - nodes[..., :1]) / (num - 1)
+    return nodes[..., :1] + steps * place, (place >= 0) & (place <= num - 1)
 
 
-def _log_evidence_on_wider(model, theta, y, nodes, *, inputs):
-    """`quadrature_log_evidence` on nodes of `_wider`."""
-    num = (nodes.shape[-1] + 1) // 2  # as there were
-    place = jnp.arange(nodes.shape[-1]) - num // 2
-    is_sure = (place >= 0) & (place < num)
+def _log_evidence_on_more(model, theta, y, nodes, is_sure, *, inputs):
     return jnp.cumsum(_forward(model, theta, y, nodes, inputs, is_sure)[1].log_density)
-
-
-def _tell(error: float, limits: tuple[float, float], what: str) -> None:
-    """Warn of an error above the lower limit, raise above the higher limit."""
-    if not error < limits[1]:
-        raise ValueError(what)
-    if error > limits[0]:
-        warnings.warn(what, RuntimeWarning, stacklevel=4)
 
 
 def _check_nodes(model: StateSpaceModel, nodes: Any, num_steps: int) -> Num[Array, "T+1 G"]:
