@@ -14,7 +14,7 @@ import epf_jax as epf
 from benchmarks.report import of_this_cpu, save, show
 from benchmarks.speed.gpu import without_kernels
 from benchmarks.speed.racing import race, running
-from epf_jax.core.kernels import dispatch
+from epf_jax.core import loops
 
 SIZES = {"cpu": {1000: 200, 10_000: 200}, "gpu": {1000: 500, 1_000_000: 100}}  # N: T
 
@@ -57,7 +57,7 @@ def main(repeats: int = 5, *, store: bool = True):
         y = jnp.sin(jnp.arange(1.0, num_steps + 1))
         filters = {name: epf.extended_parameter_filter(build(), n) for name, build in MODELS.items()}
         runs = {(name, "as it is"): running(f, y) for name, f in filters.items()}
-        if backend == "gpu" and n <= dispatch.MAX_PARTICLES:
+        if backend == "gpu" and n <= loops.MAX_PARTICLES:
             for name, build in MODELS.items():
                 other = epf.extended_parameter_filter(build(), n)  # a program belongs to its filter
                 runs[name, "XLA alone"] = without_kernels(running)(other, y)

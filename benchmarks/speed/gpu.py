@@ -13,7 +13,7 @@ import epf_jax as epf
 from benchmarks.report import save, show
 from benchmarks.speed.peers import PEERS, available
 from benchmarks.speed.racing import key_of, race, running
-from epf_jax.core.kernels import dispatch
+from epf_jax.core import loops
 
 THETA, REPEATS, BATCH = {"theta": 0.7}, 5, 1024
 STEPS = {1_000: 1000, 10_000: 1000, 100_000: 500, 1_000_000: 200}
@@ -36,13 +36,13 @@ def without_kernels(build):
     """The same filter by XLA alone."""
 
     def built(*args):
-        limit = dispatch.MAX_PARTICLES
-        dispatch.MAX_PARTICLES = 0
+        limit = loops.MAX_PARTICLES
+        loops.MAX_PARTICLES = 0
         try:
             run = build(*args)
             jax.block_until_ready(run(0))  # traced and compiled now, while the kernels are off
         finally:
-            dispatch.MAX_PARTICLES = limit
+            loops.MAX_PARTICLES = limit
         return run
 
     return built
@@ -79,7 +79,7 @@ def main():
             "EPF, Taylor 7": running(extended(model, n), y),
             "bootstrap": running(bootstrap(model, n), y),
         }
-        if n <= dispatch.MAX_PARTICLES:
+        if n <= loops.MAX_PARTICLES:
             contestants["EPF, Taylor 7, XLA alone"] = without_kernels(running)(extended(model, n), y)
             contestants["bootstrap, XLA alone"] = without_kernels(running)(bootstrap(model, n), y)
         if n in (1_000, 1_000_000):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from epf_jax.core.checks import check_key, check_not_forked, check_whole_number
 from epf_jax.core.densities import sample_each
-from epf_jax.core.kernels import step_on_device
+from epf_jax.core.loops import step_on_device
 from epf_jax.core.platforms import full_precision
 from epf_jax.core.random import stream
 from epf_jax.filters.state import (

@@ -24,8 +24,7 @@ from tqdm.auto import tqdm
 from epf_jax.core.checks import check_flag, check_key, check_whole_number
 from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.findings import warn_of
-from epf_jax.core.kernels import scan_on_device
-from epf_jax.core.loops import scan_first
+from epf_jax.core.loops import scan_first, scan_on_device
 from epf_jax.core.packing import pack, unpack
 from epf_jax.core.platforms import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta

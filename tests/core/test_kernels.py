@@ -11,8 +11,9 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.core import platforms
-from epf_jax.core.kernels import NotFusable, cells, dispatch
+from epf_jax.core import loops, platforms
+from epf_jax.core.kernels import cells
+from epf_jax.core.kernels.cells import NotFusable
 from epf_jax.core.kernels.on_chip import scan_on_chip
 from epf_jax.core.kernels.vectors import ancestors_by_bisection, running_sum_by_blocks
 from epf_jax.core.random import WORDS, stream
@@ -215,7 +216,7 @@ def test_for_a_gpu_a_run_becomes_one_kernel(monkeypatch):
 
     expected = jax.grad(evidence)(1.0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what is written for a GPU, lowered but not run
-    for module in (dispatch, platforms):
+    for module in (loops, platforms):
         monkeypatch.setattr(module, "why_no_kernels", lambda: "")
     np.testing.assert_allclose(jax.grad(evidence)(1.0), expected, rtol=1e-4)
     gpu = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")

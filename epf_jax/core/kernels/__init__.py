@@ -1,6 +1,1 @@
-"""Kernels for GPUs, behind the functions that XLA serves elsewhere."""
-
-from epf_jax.core.kernels.cells import NotFusable
-from epf_jax.core.kernels.dispatch import scan_on_device, step_on_device
-
-__all__ = ["NotFusable", "scan_on_device", "step_on_device"]
+"""Kernels for GPUs; `core.loops` and `core.platforms` say where they are used, and XLA serves elsewhere."""
