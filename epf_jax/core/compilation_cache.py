@@ -27,12 +27,8 @@ def cache_compiled_programs(folder: str | os.PathLike | None = None) -> pathlib.
     if folder is None:
         base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
         folder = pathlib.Path(base) / "epf_jax"
-    try:
-        path = pathlib.Path(folder).expanduser().resolve()
-        path.mkdir(parents=True, exist_ok=True)
-    except (TypeError, OSError) as error:
-        why = f"folder: expected the path of a folder that can be made and written to, got {folder!r} ({error})."
-        raise type(error)(why) from error
+    path = pathlib.Path(folder).expanduser().resolve()
+    path.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.jet import jet, jet_rules
+from jax.experimental.jet import jet
 from jaxtyping import Array, Float
 
 from epf_jax.core.polynomials import is_zero, multi_indices
-from epf_jax.core.programs import outputs, programs_in, walk
+from epf_jax.core.programs import outputs
 
 MAX_NESTED_ORDER = 6  # compiles in seconds; at order 8 nested forward mode takes minutes
 
@@ -82,29 +82,6 @@ def taylor_expansion(
         return along(jnp.ones_like(centre), *args)
 
     return expand_one if num_variables == 1 else expand
-
-
-def unsupported_primitives(function: Callable, *args: Any) -> list[str]:
-    """Names of the primitives between `function(*args)` and its first argument that `jet` has no rule for."""
-    names: list[str] = []
-
-    def visit(program, reached):
-        walk(program, reached, operation, literal=lambda _: False, unknown=False)
-
-    def operation(eqn, reached):
-        if any(reached):
-            for inner in programs_in(eqn):
-                visit(inner, [True] * len(inner.invars))
-            known = eqn.primitive in jet_rules or eqn.primitive.name in ("jit", "pjit")
-            if not known and eqn.primitive.name not in names:
-                names.append(eqn.primitive.name)
-        return [any(reached)] * len(eqn.outvars)
-
-    with jax.disable_jit():
-        closed = jax.make_jaxpr(lambda first, rest: function(first, *rest))(args[0], args[1:])
-    num_first = len(jax.tree.leaves(args[0]))
-    visit(closed.jaxpr, [i < num_first for i in range(len(closed.jaxpr.invars))])
-    return names
 
 
 def without_zeros(function: Callable, *args: Any) -> Any:
@@ -179,10 +156,9 @@ def _choose_jet(function, centre, order, example, what):
     except _JET_FAILURES as error:
         if order <= MAX_NESTED_ORDER:
             return by_nesting
-        names = unsupported_primitives(function, centre, *example) or [str(error)]
         raise ValueError(
-            f"order: cannot expand the {what} to order {order}, because jax.experimental.jet has no rule for the "
-            f"primitive {', '.join(repr(name) for name in names)}. Use epf.chebyshev(model), which needs no "
+            f"order: cannot expand the {what} to order {order}, because jax.experimental.jet fails with "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}. Use epf.chebyshev(model), which needs no "
             f"derivatives, or order <= {MAX_NESTED_ORDER}, where nested forward mode serves instead."
         ) from error
     return by_jet

@@ -71,13 +71,6 @@ def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:
     if len(rows) < 2:
         raise ValueError(f"{path}: expected a line of column names and then rows, got {count_of(len(rows), 'line')}.")
     names = [name.strip() for name in rows[0]]
-    for sign in (";", "\t", "|"):
-        if len(names) == 1 and all(sign in ",".join(row) for row in rows[:2]):
-            decimal = ", decimal=','" if any("," in cell for cell in map(",".join, rows[1:2])) else ""
-            raise ValueError(
-                f"{path}: its columns seem to be separated by {sign!r}, in line 1: {brief(rows[0][0])}. Separate them "
-                f"by commas, or read it with pandas.read_csv({str(path)!r}, sep={sign!r}{decimal}) and pass that table."
-            )
     if _are_numbers(names):
         raise ValueError(
             f"{path}: line 1 should name the columns, and has numbers: {listed(names)}. Put a line of names above it."

@@ -4,9 +4,7 @@ All functions that take a series (`run`, `replicate`, `fit`, chains, `smooth`, t
 `observed_series`, or `observed_batch` for several series.
 """
 
-import pathlib
 import warnings
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -111,11 +109,9 @@ def observed_batch(
     values = _checked(model, given, values, shape, 2 if many else 1)
     _warn_if_missing(values)
     if many and len(values) != num_runs:
-        time_first = values.ndim == 2 and values.shape[1] == num_runs
-        turned = f" Or did time come first? Then give y.T, {num_runs} series." if time_first else ""
         raise ValueError(
             f"y: {len(values)} series came with {num_runs} keys; give one key per series: "
-            f"jax.random.split(key, {len(values)}).{turned}"
+            f"jax.random.split(key, {len(values)})."
         )
     num_steps = values.shape[1 if many else 0]
     if rows is not None:
@@ -136,11 +132,11 @@ def _as_seen(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[StateS
 def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]:
     """The numbers as given, which may have more digits, and in the precision in use."""
     if holds_jax(y):
-        values = numeric_array("y", y, _what_to_give(y))
+        values = numeric_array("y", y, _GIVE)
         whole = getattr(values.dtype, "kind", "a key") in "iu" and not isinstance(values, jax.core.Tracer)
         return (np.asarray(values) if whole else None), values
     y = table_array("y", y, shape) if is_table(y) else y
-    given = given_numbers("y", y, _what_to_give(y))
+    given = given_numbers("y", y, _GIVE)
     return given, on_device(in_precision(given))
 
 
@@ -149,17 +145,14 @@ def _checked(
 ) -> Array:
     """The observations, after checks of dtype, shape and values; the last of the first axes is time."""
     if getattr(y.dtype, "kind", "a key") not in "iuf":
-        raise TypeError(
-            f"y: expected real numbers, got dtype {y.dtype}. Write truth values as y.astype(float), and the parts of a "
-            "complex number as two components; a random key comes first, as in epf.run(key, filter, y)."
-        )
+        raise TypeError(f"y: expected real numbers, got dtype {y.dtype}. {_GIVE}")
     lead = ("B", "T")[2 - num_axes :]
     if y.ndim < num_axes or y.shape[num_axes:] != shape:
         wanted = ", ".join([*lead, *map(str, shape)])
         wanted = wanted if "," in wanted else f"{wanted},"
         raise ValueError(
             f"y: expected shape ({wanted}), time first and then one observation as the model's observation draws it, "
-            f"got shape {y.shape}.{_which_shape(y.shape, shape, num_axes)}"
+            f"got shape {y.shape}. {_GIVE}"
         )
     if 0 in y.shape[:num_axes]:
         raise ValueError(f"y: the series is empty (shape {y.shape}); at least one observation is needed.")
@@ -170,31 +163,8 @@ def _checked(
     return y
 
 
+_GIVE = "Give an array whose first axis is time, NaN where a value is missing, or epf.from_table(table, 'column')."
 _NEARER_ZERO = "Take something off all, y - y[0] say, and off the model's level"
-
-
-def _what_to_give(y: Any) -> str:
-    """Advice for a y that does not consist of numbers."""
-    if isinstance(y, Mapping):
-        return "A dict of columns is a table: epf.from_table(y, 'column') chooses what is observed."
-    if isinstance(y, str | pathlib.PurePath):
-        return "Read the file first: epf.from_table(pandas.read_csv(path), 'column')."
-    if isinstance(y, tuple) and len(y) == 2:
-        return "Of states and observations, x, y = epf.simulate(...), give y."
-    return "Give an array whose first axis is time, NaN where a value is missing."
-
-
-def _which_shape(shape: tuple[int, ...], expected: tuple[int, ...], num_lead: int) -> str:
-    """Advice for observations with one dimension more than the model's, after the axes of runs and times."""
-    found = shape[num_lead:]
-    if expected != () or len(found) != 1:
-        return ""
-    if num_lead == 1 and shape[0] == 1 < found[0]:
-        return " Take y[0]: time comes first."
-    first = f"y[{':, ' * num_lead}0]"
-    by_name = "or of a table a column by its name, epf.from_table(table, 'name')"
-    several = f" The model observes one number: choose a column, {first} {by_name}; or observe a vector (.to_event(1))."
-    return f" Take {first}, {by_name}." if found == (1,) else several
 
 
 def _warn_if_missing(y: Array) -> None:

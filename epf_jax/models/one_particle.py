@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from numpyro.distributions import constraints
 
+from epf_jax.core.checks import brief
 from epf_jax.core.dependence import reads, same_as
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.programs import programs_in, walk
@@ -57,9 +58,11 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
         )
         raise WantsInputsError from error
     if returned:
+        it = returned[0]
+        it = f"an array of shape {it.shape}" if isinstance(it, jax.Array) else brief(it)
         raise TypeError(
             f"{name}: expected a distribution with sample(key) and log_prob(value), such as dist.Normal(...), but it "
-            f"returned {_in_words(returned[0])}. Return the distribution itself, not a number or a draw."
+            f"returned {it}. Return the distribution itself, not a number or a draw."
         )
     missed = _missed_entry(program.jaxpr)
     if missed is not None:
@@ -96,12 +99,6 @@ def _may_want_inputs(error: Exception, function: Callable, *arguments: Any) -> b
     except Exception as again:  # of the user's function
         return (type(again), str(again)) != (type(error), str(error))
     return False
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}, not called"
-    return f"an array of shape {value.shape}" if isinstance(value, jax.Array) else type(value).__name__
 
 
 # What becomes of an index that is written down, on its way into an operation: a negative one is counted from the end.

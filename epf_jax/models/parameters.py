@@ -175,11 +175,6 @@ def _check_names(places: Any, shapes: list[tuple[int, ...]]) -> None:
 
 def _leaf(path, d) -> _Leaf:
     name = "".join(_path_entry(entry) for entry in path).lstrip(".") or "theta"
-    if isinstance(d, type) and hasattr(d, "log_prob"):
-        raise TypeError(
-            f"prior: expected a distribution, but the entry {name!r} is the class {d.__name__}, not called. Give it "
-            f"its numbers, for example {{{name!r}: dist.{d.__name__}(...)}}."
-        )
     if not is_distribution(d):
         raise TypeError(
             f"prior: expected a distribution, or a dict of distributions, but the entry {name!r} is "

@@ -29,7 +29,7 @@ def test_the_folder_is_made_and_told_to_jax(folder):
 def test_a_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder, error in ((3, TypeError), (tmp_path / "file", OSError), ("/proc/nope", OSError)):
-        with pytest.raises(error, match=r"^folder: expected the path of a folder"):
+        with pytest.raises(error):
             epf.cache_compiled_programs(folder)
 
 
