@@ -141,7 +141,7 @@ def test_tables_and_whole_numbers_are_data_and_moments_too():
         observation=lambda theta, x, u: dist.Normal(x, 0.5).to_event(1),
         example_input={"z": 0.0},
     )
-    y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-1.0, 1.0, 41)}
+    y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-3.0, 1.0, 81)}
     plain = exact.kalman(model, jnp.asarray(y), axes, inputs={"z": jnp.asarray(z)})
     tables = exact.kalman(model, pandas.DataFrame(y), axes, inputs=pandas.DataFrame({"z": z}))
     np.testing.assert_allclose(tables.log_evidence, plain.log_evidence, rtol=1e-6)
