@@ -246,7 +246,7 @@ def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     pieces = epf.models.ar1()
     away = lambda theta: dist.Normal(20.0, 1.0)  # noqa: E731
     model = epf.StateSpaceModel(pieces.prior, away, pieces.transition, pieces.observation)
-    axes = {"phi": np.linspace(0.0, 1.0, 11)}
+    axes = {"phi": np.linspace(0.0, 1.0, 41)}
     with pytest.raises(
         ValueError, match=r"^nodes: from observation 1 on .* wider ones: exact.nodes_around\(..., initial="
     ):
