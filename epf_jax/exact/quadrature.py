@@ -182,10 +182,12 @@ def quadrature(
 
 def _check_likelihood(model, found: GridPosterior, y, nodes: np.ndarray, inputs) -> None:
     """Compute the log-likelihood of the most likely theta again, on nodes that reach further and lie closer."""
+    structure: Any
     leaves, structure = jax.tree.flatten(found.axes)
-    along = np.unravel_index(np.argmax(found.log_density[-1]), found.log_density.shape[1:])
+    at = int(np.argmax(found.log_density[-1]))
+    along = np.unravel_index(at, found.log_density.shape[1:])
     theta = structure.unflatten([leaf[i] for leaf, i in zip(leaves, along, strict=True)])
-    log_joint = found.log_density[:, *along] + found.log_evidence
+    log_joint = found.log_density.reshape(len(found.log_evidence), -1)[:, at] + found.log_evidence
     whole = jnp.issubdtype(model.shapes.x.dtype, jnp.integer)
     again = likelihood_of(_log_evidence_on_more, model)
     missed = np.abs(log_joint_at(model, again, theta, y, *_more(nodes, whole), inputs) - log_joint)
