@@ -31,7 +31,7 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
-from epf_jax.learning import Learned, learn
+from epf_jax.learning import Forecaster, Learned, learn
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
 from epf_jax.offline.chains import Chains
@@ -81,6 +81,7 @@ __all__ = [
     "Finding",
     "Fit",
     "Forecast",
+    "Forecaster",
     "History",
     "Learned",
     "Panel",

@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -76,7 +77,8 @@ def structural(
         season: observations in a season, such as 12 for months; 0 for none.
         cycle: about how many observations a cycle takes, which is then learned; 0 for none.
         ar: lags of an autoregression; 0 for none.
-        regressors: numbers in a row of `inputs`, of shape (T, regressors), about one in size; 0 for none.
+        regressors: numbers in a row of `inputs`, of shape (T, regressors), about one in size; 0 for none. Columns of a
+            table are taken in the order of their names.
         family: the law of y_t: "gaussian", "student", "poisson" or "negative_binomial".
 
     `state_names` are those of the components, so that `learned.smooth(key).plot(y)` shows them apart.
@@ -146,7 +148,11 @@ def _ar(of: _Scales, lags: int) -> _Block:
 
 def _regression(of: _Scales, num: int) -> _Block:
     prior = {"coefficients": dist.Normal(np.zeros(num), 2 * of.spread).to_event(1)}
-    step = lambda theta, x, u: jnp.sum(theta["coefficients"] * u, keepdims=True)  # noqa: E731
+
+    def step(theta, x, u):
+        row = jnp.stack(jax.tree.leaves(u)) if isinstance(u, dict) else u
+        return jnp.sum(theta["coefficients"] * row, keepdims=True)
+
     return _Block(("regression",), (None,), step, ([0.0], [of.spread]), prior)
 
 
