@@ -140,8 +140,8 @@ def from_table(
     """Observations and inputs from a table.
 
     Args:
-        table: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or an array of shape (T, d), whose
-            columns are called "0", "1", ...
+        table: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, an array of shape (T, d), whose
+            columns are called "0", "1", ..., or the path of a CSV or Parquet file.
         columns: the observed columns: one name if the model observes a number, a list if it observes a vector; by
             default every column that is neither time nor input. Without any, all observations are missing, as in a
             table of future steps for `epf.forecast(..., inputs=series)`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from epf_jax.core.checks import brief
+from epf_jax.core.checks import brief, pip_install
 from epf_jax.core.number_arrays import warn_of_rounding
 from epf_jax.data.text_lines import as_number, is_number
 from epf_jax.data.timestamps import RowName
@@ -24,10 +24,7 @@ def is_table(value: Any) -> bool:
 def columns_of(table: Any) -> dict[str, Any]:
     """The columns of a table by name, each as it is."""
     if isinstance(table, str | pathlib.PurePath):
-        raise TypeError(
-            f"table: expected a table, got the path {brief(str(table))}. Read the file first: "
-            f"pandas.read_csv({brief(str(table))})."
-        )
+        return read_file(pathlib.Path(table))[0]
     if isinstance(table, Mapping):
         columns = {str(name): column for name, column in table.items()}
     elif hasattr(table, "column_names"):  # pyarrow
@@ -52,6 +49,23 @@ def columns_of(table: Any) -> dict[str, Any]:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"table: its columns have unequal lengths, {brief(lengths)}.")
     return columns
+
+
+def read_file(path: pathlib.Path) -> tuple[dict[str, Any], RowName]:
+    """The columns of a CSV or Parquet file by name, and how its rows are called."""
+    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
+
+
+def _read_parquet(path: pathlib.Path) -> tuple[dict[str, Any], RowName]:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError as error:
+        raise ImportError(f"{path}: Parquet is read by pyarrow: {pip_install('export')}.") from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowInvalid) as error:
+        raise ValueError(f"{path}: it cannot be read as Parquet ({error}).") from error
+    return columns_of(table), lambda i: f"row {i + 1}"
 
 
 def read_csv(path: pathlib.Path) -> tuple[dict[str, list[str]], RowName]:

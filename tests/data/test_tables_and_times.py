@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import epf_jax as epf
+from epf_jax.apps.commands.one_fit import series_from
 from epf_jax.data.tables import read_csv
 from epf_jax.data.timestamps import UNITS, axis_of
 
@@ -346,7 +348,7 @@ def test_a_long_table_is_a_panel_by_a_column():
         (ValueError, r"^table: its columns have unequal lengths", lambda: epf.from_table({"a": [1], "b": [1, 2]})),
         (ValueError, r"^table: two columns have the same name", lambda: epf.from_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))),
         (TypeError, r"^table: expected a DataFrame, a dict of columns", lambda: epf.from_table(np.ones((2, 2, 2)))),
-        (TypeError, r"^table: expected a table, got the path 'a.csv'.*read_csv\('a.csv'\)", lambda: epf.from_table("a.csv", "y")),
+        (ValueError, r"^a.parquet: it cannot be read as Parquet", lambda: epf.from_table("a.parquet", "y")),
         (ValueError, r"^table: expected observations, got a table without columns", lambda: epf.from_table({})),
     ],
 )  # fmt: skip
@@ -460,3 +462,21 @@ def test_a_table_of_steps_to_come_has_their_stamps():
     assert [str(day)[:10] for day in ahead.stamps_ahead(2)] == days["day"]
     with pytest.raises(ValueError, match=r"^series: expected the filtered series, or one of the 3 future steps"):
         ahead.stamps_ahead(3)
+
+
+def test_a_parquet_file_is_the_table_that_it_holds(tmp_path, monkeypatch):
+    table = pd.DataFrame(
+        {"day": pd.date_range("2024-01-01", periods=4), "y": [1.0, np.nan, 3.0, 4.0], "rain": [0, 1, 0, 2]}
+    )
+    table.to_parquet(tmp_path / "data.parquet")
+    found = epf.from_table(tmp_path / "data.parquet", "y", time="day", unit="days", inputs="rain")
+    expected = epf.from_table(table, "y", time="day", unit="days", inputs="rain")
+    jax.tree.map(np.testing.assert_array_equal, (found.y, found.inputs), (expected.y, expected.inputs))
+    at_the_shell = series_from(tmp_path / "data.parquet", ("y",), "day", "days", None, ("rain",))
+    jax.tree.map(np.testing.assert_array_equal, (found.y, found.inputs), (at_the_shell.y[:, 0], at_the_shell.inputs))
+    (tmp_path / "text.parquet").write_text("y\n1\n")
+    with pytest.raises(ValueError, match=r"text.parquet: it cannot be read as Parquet"):
+        epf.from_table(tmp_path / "text.parquet", "y")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"data.parquet: Parquet is read by pyarrow: pip install"):
+        epf.from_table(tmp_path / "data.parquet", "y")

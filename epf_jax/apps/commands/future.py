@@ -11,7 +11,7 @@ from epf_jax.apps.page import Table
 from epf_jax.core.files import write_atomically
 from epf_jax.core.naming import LEVELS
 from epf_jax.data.series import STEP, Series, series_of
-from epf_jax.data.tables import read_csv
+from epf_jax.data.tables import read_file
 from epf_jax.data.timestamps import EarlyError, usual_step
 from epf_jax.filters import Filter
 from epf_jax.running.forecast import Forecast, forecast
@@ -59,7 +59,7 @@ def _steps_in(
 ) -> Steps:
     if time is None and not inputs:
         raise ValueError("--future: without --time and --inputs there is nothing to read in it: say --forecast N.")
-    table, row = read_csv(future)
+    table, row = read_file(future)
     start = None if series.times is None or STEP not in (series.inputs or {}) else series.times[-1]
     try:
         known = series_of(table, (), time, unit, start, inputs, row, ahead=True)

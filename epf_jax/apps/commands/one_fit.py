@@ -12,7 +12,7 @@ import numpy as np
 
 from epf_jax.core.files import held
 from epf_jax.data.series import Series, series_of, shaped
-from epf_jax.data.tables import listed, read_csv
+from epf_jax.data.tables import listed, read_file
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import Observed, observed_series, y_shape
 from epf_jax.running.checkpoint_settings import state_like
@@ -36,8 +36,8 @@ def series_from(
     start: str | None,
     inputs: tuple[str, ...],
 ) -> Series:
-    """The columns of a CSV file that the options name."""
-    table, row = read_csv(path)
+    """The columns of a CSV or Parquet file that the options name."""
+    table, row = read_file(path)
     try:
         series = series_of(table, columns or None, time, unit, start, inputs, row)
     except ValueError as error:
