@@ -178,9 +178,9 @@ class Learned:
         return self.results.to_xarray()
 
     def to_arviz(self, *, seed: int = 0) -> Any:
-        """Equally weighted draws of the posterior for ArviZ, picked by their weights."""
+        """Equally weighted draws of the posterior, and the scores of `results`, for ArviZ: see `Results.to_arviz`."""
         one_run = jax.tree.map(lambda leaf: leaf[None], self.draws._replace(S=()))
-        return state_to_arviz(one_run, np.arange(1, len(self.y) + 1), self.y, seed)
+        return state_to_arviz(one_run, self.results, self.y, seed)
 
 
 def learned_from(

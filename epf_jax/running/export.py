@@ -14,9 +14,10 @@ from epf_jax.core.naming import component_names, named_leaves
 from epf_jax.data.series import Panel, Series
 from epf_jax.data.timestamps import axis_of
 from epf_jax.filters import FilterState
-from epf_jax.running.records import times
+from epf_jax.running.records import log_scores, times
 
 _OVER_TIME = ("log_evidence", "ess", "resampled", "acceptance", "num_bad_weights", "num_bad_densities", "collapsed")
+_COPIES = 100  # of each score, as draws of which ArviZ wants enough for its tables
 STATE = "x"  # what the state is called; a parameter of that name is refused
 
 
@@ -113,11 +114,15 @@ def to_xarray(results: Any, series: Series | None = None) -> Any:
 
 
 def to_arviz(results: Any, y: Any = None, *, seed: int = 0) -> Any:
-    """The posterior after the last observation as equally weighted draws, for ArviZ's plots and summaries.
+    """The posterior after the last observation as equally weighted draws, and one-step-ahead scores, for ArviZ.
 
     Every run of a filter is a chain of N draws, the particles picked by their weights (systematically, so that each is
     there as often as its weight says, to within one) in random order. They are no Markov chain: draws that share an
     ancestor are alike in ways that no autocorrelation shows, and ArviZ's effective sample sizes flatter.
+
+    The group `log_likelihood` holds the scores log p(y_t | y_1:t-1), which add up to the evidence, the same for each of
+    its draws. `arviz.loo` gives their sum with its standard error, and `arviz.compare` ranks models by it. That is
+    leave-future-out comparison, without importance sampling: ArviZ's warning of Pareto's k does not apply.
 
     Args:
         results: of any filter, or of `epf.replicate`: then each run is a chain, and r_hat compares the runs.
@@ -127,27 +132,32 @@ def to_arviz(results: Any, y: Any = None, *, seed: int = 0) -> Any:
     final = results.final
     if results.ess.ndim == 1:
         final = jax.tree.map(lambda leaf: leaf[None], final)
-    return state_to_arviz(final, times(results), y, seed)
+    return state_to_arviz(final, results, y, seed)
 
 
-def state_to_arviz(final: FilterState, t: np.ndarray, y: Any, seed: int) -> Any:
-    """Equally weighted draws of theta and x from the particles of several runs, a chain for each."""
+def state_to_arviz(final: FilterState, results: Any, y: Any, seed: int) -> Any:
+    """Equally weighted draws of theta and x from particles, a chain for each run, with the scores of the results."""
     rng = np.random.default_rng(seed)
     picks = [_picks(rng, log_weights) for log_weights in np.asarray(final.log_weights, float)]
     draws = {
         name: np.stack([np.asarray(rows)[pick] for rows, pick in zip(leaf, picks, strict=True)])
         for name, leaf in named_parts(final.theta, final.x, states=True)
     }
-    return inference_data(draws, t, y)
+    scores = np.atleast_2d(log_scores(results))
+    copies = np.broadcast_to(scores[:, None], (len(scores), _COPIES, scores.shape[1]))
+    return inference_data(draws, times(results), y, copies)
 
 
-def inference_data(draws: dict[str, np.ndarray], t: np.ndarray, y: Any, **statistics: np.ndarray) -> Any:
+def inference_data(
+    draws: dict[str, np.ndarray], t: np.ndarray, y: Any, scores: np.ndarray | None = None, **statistics: np.ndarray
+) -> Any:
     """Draws as the ArviZ that is installed expects them: an `InferenceData` below 1, an `xarray.DataTree` from 1 on.
 
     Args:
         draws: of each variable, with axes of chains and of draws.
         t: the time indices of the observations.
         y: the observations, or None.
+        scores: log-densities of the observations, with axes of chains, draws and time, or None.
         statistics: of each draw.
     """
     arviz, xarray = library("arviz"), library("xarray")
@@ -162,6 +172,9 @@ def inference_data(draws: dict[str, np.ndarray], t: np.ndarray, y: Any, **statis
     if statistics:
         of_draws = {name: (("chain", "draw"), values) for name, values in statistics.items()}
         groups["sample_stats"] = xarray.Dataset(of_draws, coordinates, attributes)
+    if scores is not None:
+        places = {"chain": coordinates["chain"], "draw": np.arange(scores.shape[1]), "t": t}
+        groups["log_likelihood"] = xarray.Dataset({"y": (("chain", "draw", "t"), scores)}, places, attributes)
     if y is not None:
         values = np.asarray(y.y if isinstance(y, Series) else y)
         dims = ("t", *(f"y_dim_{i}" for i in range(values.ndim - 1)))

@@ -1,6 +1,7 @@
 """Results for other libraries hold the numbers of the run, under names that one can read."""
 
 import sys
+import warnings
 
 import jax
 import numpy as np
@@ -219,3 +220,19 @@ def test_importing_the_library_imports_no_table_and_no_plot():
     heavy = ("pandas", "xarray", "arviz", "matplotlib", "statsmodels", "scipy.stats")
     code = f"import sys, epf_jax; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_arvizs_table_of_models_is_that_of_their_one_step_ahead_scores(one, three):
+    import arviz
+
+    scores = np.diff(np.asarray(one.log_evidence, float), prepend=0.0)
+    data = one.to_arviz()
+    np.testing.assert_allclose(data["log_likelihood"]["y"].sel(chain=0, draw=5), scores)
+    assert data["log_likelihood"]["y"].dims == ("chain", "draw", "t")
+    assert three.to_arviz()["log_likelihood"]["y"].shape[::2] == (3, T)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
+        found = arviz.loo(data, pointwise=True)
+    assert found["elpd_loo"] == pytest.approx(float(one.log_evidence[-1]), abs=1e-4)
+    assert found["se"] == pytest.approx(np.sqrt(T) * scores.std(), rel=1e-4)
+    np.testing.assert_allclose(found["loo_i"], scores, rtol=1e-4)
