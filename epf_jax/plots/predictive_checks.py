@@ -1,4 +1,4 @@
-"""Checks as pictures: were the observations predicted well, and can the statistic be trusted?"""
+"""The predictive check as a picture: were the observations predicted well?"""
 
 from typing import Any
 
@@ -9,19 +9,15 @@ from epf_jax.plots.figures import (
     MOST_PANELS,
     check_levels_kept,
     check_recorded,
-    column,
     curves,
     draw_data,
     draw_fan,
     finish,
-    finished,
     focus,
     legend,
     pyplot,
     shown,
 )
-from epf_jax.plots.over_time import draw_descent
-from epf_jax.running.records import coordinate_names
 from epf_jax.running.results import Results, check_one_run
 
 
@@ -89,36 +85,3 @@ def draw_pit(ax: Any, u: np.ndarray) -> None:
         ax.axhline(height, color="#555555", linewidth=1.0, linestyle=style)
     ax.set_title("flat if the model is right (dotted: 90%)", loc="left", fontsize=8)
     ax.set_ylabel("observations")
-
-
-def plot_health(results: Results, y: Any = None, *, title: str | None = None) -> Any:
-    """A figure of the health of the statistic and of the particles over time.
-
-    The panels: the share of theta's posterior at the edge of the statistic's box; what a Taylor statistic has left out
-    of the log-density, or the noise between the nodes of a node filter (not for other filters); how many ancestors the
-    particles have.
-
-    Args:
-        results: a run with `diagnostics=True`.
-        y: the data; if they come from `epf.from_table`, their time stamps label the axis.
-        title: of the figure.
-    """
-    check_one_run(results, "plot_health")
-    of, recorded = shown(results, y), check_recorded(results, "plot_health")
-    has_nodes, left_out = np.any(recorded.roughness), np.cumsum(np.asarray(recorded.remainder))
-    figure, axes = column(3 if has_nodes or np.any(left_out) else 2, 2.2)
-    colours = pyplot().get_cmap("viridis")(np.linspace(0.1, 0.8, recorded.edge.shape[-1]))
-    for name, share, color in zip(coordinate_names(results), np.asarray(recorded.edge).T, colours, strict=True):
-        axes[0].plot(of.t, share, color=color, linewidth=1.2, label=name)
-    axes[0].set_ylim(-0.002, max(0.05, 1.1 * float(np.max(recorded.edge, initial=0.0))))
-    axes[0].set_ylabel("posterior share\nat the box's edge")
-    if recorded.edge.shape[-1]:
-        legend(axes[0])
-    if len(axes) == 3:
-        axes[1].plot(of.t, recorded.roughness if has_nodes else left_out, color=FILTER, linewidth=1.4)
-        axes[1].axhline(0.0, color="#555555", linewidth=0.8)
-        axes[1].set_ylabel(f"{'noise between the nodes' if has_nodes else 'Taylor remainder so far'}\n(log-density)")
-    draw_descent(axes[-1], of.t, results)
-    for ax in axes:
-        finish(ax)
-    return finished(figure, axes, of.along, title)

@@ -20,8 +20,15 @@ from epf_jax.models.observed import observed_batch
 from epf_jax.running.alarms import alarms
 from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
-from epf_jax.running.room import check_room, warn_of_no_estimate
-from epf_jax.running.run import DEFAULT_LEVELS, check_filter, check_levels, check_remat, run_jitted
+from epf_jax.running.run import (
+    DEFAULT_LEVELS,
+    check_filter,
+    check_levels,
+    check_remat,
+    check_room,
+    run_jitted,
+    warn_of_no_estimate,
+)
 
 
 def replicate(

@@ -12,6 +12,7 @@ On a CPU the series is filled up to a power of two, and the program is told how 
 other lengths reuse it.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from epf_jax.core.checks import check_flag, check_key, check_whole_number
+from epf_jax.core.checks import check_flag, check_key, check_whole_number, frames_to_user
 from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.findings import warn_of
 from epf_jax.core.loops import scan_first, scan_on_device
@@ -37,7 +38,6 @@ from epf_jax.running.health import LINEAGE, examine, start_lineage
 from epf_jax.running.records import History, like_both, record, theta_and_x
 from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
-from epf_jax.running.room import check_room, warn_of_no_estimate
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROGRESS_CHUNKS = 50
@@ -237,3 +237,26 @@ def check_levels(levels: Any) -> tuple[float, ...]:
     if not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels: expected quantile levels strictly between 0 and 1, got {levels}.")
     return levels
+
+
+def check_room(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
+    """Raise if there are more observations than the filter can keep."""
+    if filter_.max_steps is None or isinstance(before, jax.core.Tracer) or before + num_steps <= filter_.max_steps:
+        return
+    raise ValueError(
+        f"y: {num_steps} observations after {int(before)} earlier ones are more than the {filter_.max_steps} that this "
+        f"filter has room for. Build it with max_steps={int(before) + num_steps} or more."
+    )
+
+
+def warn_of_no_estimate(filter_: Filter, num_steps: int, before: int | Array = 0) -> None:
+    """Warn if a series ends before the filter estimates theta for the first time."""
+    if not filter_.waits or isinstance(before, jax.core.Tracer) or int(before) + num_steps >= filter_.waits:
+        return
+    warnings.warn(
+        f"y: this filter gathers {filter_.waits} observations before it estimates theta, and has seen "
+        f"{int(before) + num_steps}. Build it with a shorter wait=..., or take a filter that gives a posterior, such "
+        "as epf.extended_parameter_filter.",
+        RuntimeWarning,
+        stacklevel=frames_to_user(),
+    )

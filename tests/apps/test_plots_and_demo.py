@@ -11,7 +11,7 @@ mpl.use("Agg")
 
 import epf_jax as epf
 from epf_jax.apps import demo
-from epf_jax.plots import plot_diagnostics, plot_health, plot_pairs, plot_predictive, plot_states, plot_theta
+from epf_jax.plots import plot_diagnostics, plot_pairs, plot_predictive, plot_states, plot_theta
 from epf_jax.plots.figures import Curve, draw_fan, finish, focus
 
 pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
@@ -69,7 +69,6 @@ def test_names_and_dates_are_shown_and_missing_observations_leave_gaps():
     dates, scores = plot_diagnostics(results, series).axes[2].lines[0].get_data()
     assert str(dates[-1])[:10] == "2024-01-10"
     assert np.flatnonzero(np.isnan(scores)).tolist() == [4]
-    assert plot_health(results, series).axes[-1].get_xlabel() == "time"
 
 
 TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}
@@ -180,18 +179,14 @@ def test_the_predictive_check_has_a_row_of_three_for_each_component(run):
     assert counts == 29  # the missing value has no PIT
 
 
-def test_health_and_descent_are_drawn_where_they_were_recorded(run):
+def test_descent_is_drawn_where_it_was_recorded(run):
     _, _, results = run
-    assert labels(plot_health(results))[0] == "posterior share\nat the box's edge"
     assert len(plot_diagnostics(results).axes) == 4
     assert len(plot_diagnostics(results._replace(diagnostics=None)).axes) == 4
     bare = results._replace(diagnostics=None, history=None)
     assert len(plot_diagnostics(bare).axes) == 3
-    for draw in (plot_health, lambda r: plot_predictive(r, run[1])):
-        with pytest.raises(
-            ValueError, match=r"^results: plot_\w+ draws what epf\.run\(\.\.\., diagnostics=True\) records"
-        ):
-            draw(bare)
+    with pytest.raises(ValueError, match=r"^results: plot_predictive draws what epf\.run\(\.\.\., diagnostics=True\)"):
+        plot_predictive(bare, run[1])
 
 
 def test_a_forecast_is_drawn_after_the_data(run):

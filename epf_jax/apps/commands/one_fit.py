@@ -19,8 +19,7 @@ from epf_jax.running.checkpoint_settings import state_like
 from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, read_notes, write_checkpoint
 from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
-from epf_jax.running.room import check_room
-from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
+from epf_jax.running.run import DEFAULT_LEVELS, check_room, join, pieces, run_jitted
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
 _KIND = "fit"

@@ -22,7 +22,7 @@ from epf_jax.plots import plot_diagnostics, plot_forecast, plot_predictive, plot
 from epf_jax.plots.figures import column, finish, finished, legend, shown
 from epf_jax.running.forecast import Forecast
 from epf_jax.running.results import Results
-from epf_jax.running.room import warn_of_no_estimate
+from epf_jax.running.run import warn_of_no_estimate
 
 # A colour and a dash each: methods that agree lie on each other, and all of them are to be seen.
 _LINES = (
