@@ -127,7 +127,7 @@ def coefficients_of(model: StateSpaceModel, pieces: Sequence[Piece]) -> Coeffici
 
     def precision():
         scale = jax.scipy.linalg.block_diag(jnp.zeros((0, 0)), *(jnp.asarray(moments(p)[1], float) for p, _ in own))
-        white = solve_lower(scale, jnp.eye(len(places)))
+        white = solve_lower(scale, jnp.eye(len(places))) if len(places) else scale
         return white.T @ white
 
     at = coordinates.own[places]

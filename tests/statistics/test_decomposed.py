@@ -147,6 +147,10 @@ def test_a_filter_says_how_theta_was_taken_apart():
     assert "decomposed (theta on 20 nodes; a, b integrated out; s walked)" in said
 
 
+def test_noise_alone_is_walked():
+    assert epf.decomposed(MODELS["noise"]()).name == "decomposed (nothing integrated out; noise walked)"
+
+
 def test_structure_given_by_hand_is_the_one_that_is_found():
     assert epf.decomposed(sine(), ["theta"]).name == epf.decomposed(sine()).name
 
