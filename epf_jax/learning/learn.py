@@ -20,7 +20,9 @@ from jaxtyping import PRNGKeyArray
 
 from epf_jax.core import student_mixtures
 from epf_jax.core.checks import check_flag, check_key
+from epf_jax.data.series import Panel
 from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned_from, learned_online
+from epf_jax.learning.learned_panel import LearnedPanel
 from epf_jax.learning.routes import Route, inner_of, routes_of, streaming_filter, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
@@ -38,30 +40,34 @@ _MANY_PARTICLES = 1024  # above which another route is taken where there is one
 
 def learn(
     key: PRNGKeyArray,
-    model: StateSpaceModel,
+    model: StateSpaceModel | Any,
     y: Any,
     *,
     inputs: Any = None,
     seconds: float = 60.0,
     streaming: bool = False,
     progress: bool = False,
-) -> Learned:
+) -> Learned | Any:
     """Learn a model's parameters from a series: chooses the method, and says how good the answer is.
 
     Args:
         key: a JAX random key.
-        model: the state-space model.
-        y: observations, time along the first axis; NaN is missing. What `epf.from_table` makes goes in as it is.
+        model: the state-space model. For a panel also a function from the name of a series to its model.
+        y: observations, time along the first axis; NaN is missing. What `epf.from_table` makes goes in as it is. An
+            `epf.panel` is learned series by series; series of similar lengths and one model share a compiled program.
         inputs: one row per observation (any pytree of arrays with T rows); the time index by default.
-        seconds: the most to spend, compilation included. Most answers take a few.
+        seconds: the most to spend on a series, compilation included. Most answers take a few.
         streaming: whether `filter_` must have memory and cost per observation that never grow.
         progress: whether to show a progress bar.
 
     Returns:
         `Learned`: `print` it for a table of the parameters with their errors, and of what was done. Ctrl-C returns the
-        best answer so far.
+        best answer so far. For a panel, `LearnedPanel`: `print` it for one table; `learned["name"]` is one series'.
     """
     key = check_key(key)
+    if isinstance(y, Panel):
+        options = {"seconds": seconds, "streaming": streaming, "progress": progress}
+        return _learn_each(key, model, y, inputs, options)
     check_is_model(model)
     check_flag("streaming", streaming)
     check_flag("progress", progress)
@@ -75,6 +81,23 @@ def learn(
         return (_learn_online if streaming else _learn)(key, model, series, clock)
     finally:
         clock.close()
+
+
+def _learn_each(key: PRNGKeyArray, model: Any, panel: Panel, inputs: Any, options: dict[str, Any]) -> LearnedPanel:
+    """An answer for each series of a panel."""
+    if inputs is not None:
+        raise ValueError("inputs: a panel brings its own. Name their columns, epf.panel(..., inputs=...).")
+    model_of = (lambda name: model) if isinstance(model, StateSpaceModel) or not callable(model) else model
+    found = {}
+    for i, (name, length) in enumerate(zip(panel.names, panel.lengths, strict=True)):
+        rows = None if panel.inputs is None else {u: values[i, :length] for u, values in panel.inputs.items()}
+        key_series, y = jax.random.fold_in(key, i), panel.y[i, :length]
+        try:
+            found[name] = learn(key_series, model_of(name), y, inputs=rows, **options)
+        except (TypeError, ValueError) as error:
+            error.add_note(f"This is of the series {name!r}.")
+            raise
+    return LearnedPanel(found)
 
 
 def update(

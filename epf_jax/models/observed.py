@@ -81,7 +81,7 @@ def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first
     if isinstance(y, Observed):
         return y
     if isinstance(y, Panel):
-        raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.replicate(keys, filter, panel).")
+        raise TypeError(f"y: expected one series, got {y!r}. A panel is for epf.learn and epf.replicate.")
     times, columns = (y.times, y.columns) if isinstance(y, Series) else (None, ())
     y, inputs = _with_own_inputs(y, inputs)
     model, rows, shape = _as_seen(model, inputs, 1)

@@ -103,6 +103,20 @@ def test_hopelessly_noisy_likelihoods_end_the_exploration_soon():
     assert len(looks) < 30
 
 
+def test_a_panel_is_learned_series_by_series_with_one_program(learned):
+    panel = epf.panel({"a": Y, "bee": Y[:33]})
+    program = likelihoods._program(routes.inner_of(LEVEL, routes.routes_of(LEVEL)[0], 0))
+    before = program._cache_size()
+    both = epf.learn(KEY, LEVEL, panel)
+    assert program._cache_size() == before
+    assert abs(both["a"].log_evidence - learned.log_evidence) < 4 * np.hypot(
+        both["a"].log_evidence_error, learned.log_evidence_error
+    )
+    assert len(both["bee"].y) == 33
+    assert [line.split()[:2] for line in repr(both).splitlines()[1:]] == [[s, p] for s in both for p in SCALES]
+    assert list(both.to_pandas().index) == [(series, name) for series in ("a", "bee") for name in SCALES]
+
+
 def test_a_series_without_a_value_leaves_the_prior():
     with pytest.warns(RuntimeWarning, match="every value is missing"):
         learned = epf.learn(KEY, LEVEL, np.full(20, np.nan))
@@ -166,6 +180,20 @@ def test_no_time_is_told_and_loses_nothing():
     learned = epf.learn(KEY, LEVEL, Y, seconds=1e-6)
     assert np.isfinite(learned.theta.mean["q"])
     assert learned.trusted or "not good enough" in repr(learned)
+
+
+def test_an_answer_goes_on_from_a_file_as_it_would_have(learned, tmp_path):
+    path = tmp_path / "answer.epf"
+    epf.save(path, learned)
+    loaded = epf.load(path, LEVEL)
+    assert repr(loaded) == repr(learned)
+    np.testing.assert_allclose(loaded.forecast(KEY, 3).y.mean, learned.forecast(KEY, 3).y.mean, rtol=1e-4)
+    np.testing.assert_allclose(loaded.explored.mixture.centres, learned.explored.mixture.centres, rtol=1e-4)
+    assert loaded.learn_on is learned.learn_on
+    with pytest.raises(epf.CheckpointError, match="another filter"):
+        epf.load(path, epf.models.ar1())
+    with pytest.raises(TypeError, match=r"^filter_: an answer of epf\.learn"):
+        epf.save(path, learned, learned.filter_)
 
 
 def test_what_goes_on_from_an_answer(learned):
