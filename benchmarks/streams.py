@@ -1,7 +1,8 @@
 """Right for ever: the filters that `learn(..., streaming=True)` takes, over long streams, against exact posteriors.
 
     python -m benchmarks.streams                                  # all, stores benchmarks/results/streams.json
-    python -m benchmarks.streams --only level --num-series 1      # a look; stores nothing
+    python -m benchmarks.streams --only level --num-series 1      # one stream, whose rows it replaces
+    python -m benchmarks.streams --longest 1000                   # a look; stores nothing
 
 After t observations the means and standard deviations of theta are compared with exact ones: of a linear model by
 Kalman's likelihoods on a grid of theta that is fitted to the posterior, of stochastic volatility by importance sampling
@@ -9,6 +10,7 @@ with likelihoods by quadrature over the state. A row has one series and one key.
 """
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +21,7 @@ import numpy as np
 import numpyro.distributions as dist
 from scipy.stats import multivariate_t
 
-from benchmarks.report import save, show
+from benchmarks.report import RESULTS, save, show
 from epf_jax import models, run, simulate
 from epf_jax.core.importance import temperature
 from epf_jax.learning.routes import streaming_filter
@@ -209,13 +211,23 @@ def main() -> None:
     parser.add_argument("--num-keys", type=int, default=2)
     parser.add_argument("--longest", type=int, default=TIMES[-1])
     options = parser.parse_args()
-    rows = []
-    for name in [options.only] if options.only else STREAMS:
-        for series in range(options.num_series):
-            rows += measured(name, series, options.num_keys, options.longest)
+    names = [options.only] if options.only else list(STREAMS)
+    rows = [
+        row
+        for name in names
+        for series in range(options.num_series)
+        for row in measured(name, series, options.num_keys, options.longest)
+    ]
     show("streams", judged(rows))
-    if not options.only and options.longest == TIMES[-1]:
-        save("streams", vars(options), rows)
+    if options.longest == TIMES[-1]:
+        path = RESULTS / "streams.json"
+        others = json.loads(path.read_text())["rows"] if path.exists() else []
+        kept = [row for row in others if row["stream"] not in names]
+        save("streams", {"chunk": CHUNK}, sorted(kept + rows, key=_place))
+
+
+def _place(row: dict) -> tuple:
+    return list(STREAMS).index(row["stream"]), row["series"], row["key"], row["t"]
 
 
 def judged(rows: list[dict]) -> list[dict]:

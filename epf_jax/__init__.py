@@ -31,7 +31,7 @@ from epf_jax.filters import (
     smc2_filter,
     storvik_filter,
 )
-from epf_jax.learning import Forecaster, Learned, learn
+from epf_jax.learning import Forecaster, Learned, learn, load, save
 from epf_jax.models.state_space import StateSpaceModel, simulate
 from epf_jax.models.switching import switching
 from epf_jax.offline.chains import Chains
@@ -46,7 +46,7 @@ from epf_jax.particles.laplace_proposal import laplace
 from epf_jax.particles.proposals import Proposal, bootstrap, fully_adapted, guided
 from epf_jax.particles.quasi_random import in_order, quasi_random
 from epf_jax.particles.resampling import multinomial, residual, stratified, systematic, when_ess_below
-from epf_jax.running.checkpoints import CheckpointError, load, save
+from epf_jax.running.checkpoints import CheckpointError
 from epf_jax.running.diagnosis import Diagnosis, Finding
 from epf_jax.running.forecast import Forecast, forecast
 from epf_jax.running.records import Diagnostics, History, Summary

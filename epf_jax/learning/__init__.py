@@ -3,5 +3,6 @@
 from epf_jax.learning.forecaster import Forecaster
 from epf_jax.learning.learn import learn
 from epf_jax.learning.learned import Learned
+from epf_jax.learning.saving import load, save
 
-__all__ = ["Forecaster", "Learned", "learn"]
+__all__ = ["Forecaster", "Learned", "learn", "load", "save"]

@@ -88,6 +88,8 @@ class Learned:
         inputs: its inputs, a row for each observation.
         draws: the posterior as weighted draws of theta and of the last state, in the form of a filter's state.
         explored: the fit to them, where an update begins.
+        best: the certificate that they are of, with the route to it; None where there is none.
+        seed: of the random numbers of `results`.
         make_filter: makes `filter_`.
         make_results: makes `results` from it.
         learn_on: what `update` calls.
@@ -111,6 +113,8 @@ class Learned:
     inputs: Any
     draws: FilterState
     explored: Explored
+    best: Best | None
+    seed: int
     make_filter: Callable[[], Filter]
     make_results: Callable[[Filter], Results]
     learn_on: Callable[..., "Learned"]
@@ -238,7 +242,9 @@ def learned_from(
         inputs=series.inputs,
         draws=seen,
         explored=last,
-        make_filter=partial(_filter_of, model, route, num_particles, 2 * length + 100),
+        best=best,
+        seed=seed,
+        make_filter=partial(filter_going_on, model, route, num_particles, length),
         make_results=partial(_run, seed, series),
         learn_on=learn_on,
     )
@@ -279,6 +285,7 @@ def learned_online(
         notes=tuple(notes),
         seconds=clock.spent(),
         draws=results.final,
+        best=None,
         make_filter=lambda: filter_,
         make_results=lambda _: results,
     )
@@ -344,7 +351,9 @@ def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def _filter_of(model: StateSpaceModel, route: Route, num_particles: int, max_steps: int) -> Filter:
+def filter_going_on(model: StateSpaceModel, route: Route, num_particles: int, length: int) -> Filter:
+    """The filter that goes on from an answer, with room for as many observations again."""
+    max_steps = 2 * length + 100
     if route.exact:
         return smc2_filter(model, _NUM_THETAS, max_steps=max_steps, inner=inner_of(model, route, 0))
     return smc2_filter(model, _NUM_THETAS // 2, max_steps=max_steps, num_inner=num_particles, max_inner=num_particles)
