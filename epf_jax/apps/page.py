@@ -3,9 +3,13 @@
 import base64
 import html
 import io
+import pathlib
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from epf_jax.core.checks import pip_install
+from epf_jax.core.files import write_atomically
 
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d8dee4; --tint: #f6f8fa; }
@@ -32,12 +36,21 @@ td:nth-child(2) { min-width: 8rem; }
 td.yes, td.partly, td.no { border-left: 4px solid; padding-left: 0.6rem; }
 td.yes { border-left-color: #2a8f5a; } td.partly { border-left-color: #c9a227; } td.no { border-left-color: #c43c39; }
 nav { display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; }
+details { border-top: 1px solid var(--line); margin-top: 2rem; padding-top: 1rem; }
+summary { cursor: pointer; }
+summary h2 { display: inline-block; border-top: 0; margin: 0; padding: 0; }
+pre { background: var(--tint); padding: 0.6rem 0.9rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; }
 @media (max-width: 40rem) { body { padding: 1rem; font-size: 15px; } h1 { font-size: 1.35rem; }
   table { font-size: 0.8rem; }
   .claims th, .claims td { display: block; border-bottom: 0; padding: 0.1rem 0 0.1rem 0.6rem; }
   .claims thead { display: none; }
   .claims tr { display: block; border-bottom: 1px solid var(--line); padding: 0.5rem 0; } }
 """
+
+# A link to what is folded opens it.
+_SCRIPT = (
+    "addEventListener('hashchange', () => { const d = document.querySelector(location.hash); if (d) d.open = true })"
+)
 
 
 class Figure(NamedTuple):
@@ -56,28 +69,84 @@ class Table(NamedTuple):
     note: str = ""
 
 
-def page_of(title: str, parts: list[str]) -> str:
-    """The page with its parts, pieces of HTML, below each other."""
-    return (
+class Html(NamedTuple):
+    """A piece of the page as it is."""
+
+    source: str
+
+
+class Section(NamedTuple):
+    """A part of a page under a heading.
+
+    Attributes:
+        name: what links point at.
+        title: its heading, and its entry in the line of contents.
+        content: figures, tables, paragraphs of text, and pieces of HTML, below each other.
+        folded: whether it opens by a click.
+    """
+
+    name: str
+    title: str
+    content: list[Any]
+    folded: bool = False
+
+
+def write_page(path: pathlib.Path, title: str, lead: list[Any], sections: list[Section]) -> pathlib.Path:
+    """Write a page that stands alone: the lead, a line of contents, and the sections, with pictures inside.
+
+    Pictures are also written as files, to the folder `figures` beside the page.
+    """
+    figures = path.parent / "figures"
+    links = (f"<a href='#{section.name}'>{text_of(section.title)}</a>" for section in sections)
+    parts = [f"<h1>{text_of(title)}</h1>", *(_html(part, figures) for part in lead), f"<nav>{''.join(links)}</nav>"]
+    for section in sections:
+        content = "\n".join(_html(part, figures) for part in section.content)
+        heading = f"<h2>{text_of(section.title)}</h2>"
+        if section.folded:
+            parts.append(f"<details id='{section.name}'><summary>{heading}</summary>{content}</details>")
+        else:
+            parts.append(f"<section id='{section.name}'>{heading}{content}</section>")
+    page = (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{text_of(title)}</title><style>{_STYLE}</style></head><body>\n"
         + "\n".join(parts)
-        + "\n</body></html>\n"
+        + f"\n<script>{_SCRIPT}</script></body></html>\n"
     )
+    write_atomically(path, page)
+    return path
 
 
-def picture_of(figure: Figure) -> tuple[str, bytes]:
-    """The figure as HTML with the picture inside, and the picture as PNG bytes."""
+def prepare_pictures(folder: pathlib.Path) -> None:
+    """Make the folder of a page's pictures; raise if it cannot be made, or if matplotlib is missing."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise ImportError(f"{error}: {pip_install('plots')}. Nothing was computed.") from error
+    mpl.use("Agg")
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+
+
+def _html(part: Any, figures: pathlib.Path) -> str:
+    if isinstance(part, Figure):
+        return _picture(part, figures)
+    if isinstance(part, Table):
+        return table_of(part)
+    return part.source if isinstance(part, Html) else f"<p>{text_of(part)}</p>"
+
+
+def _picture(figure: Figure, folder: pathlib.Path) -> str:
+    """The figure as HTML with the picture inside, which is also written as a file."""
     import matplotlib.pyplot as plt
 
     drawn = figure.draw()
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=110)
     plt.close(drawn)
-    content, caption, alt = buffer.getvalue(), text_of(figure.caption), html.escape(figure.caption)
-    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    return f"<figure><img alt='{alt}' src='{source}'><figcaption>{caption}</figcaption></figure>", content
+    write_atomically(folder / f"{figure.name}.png", buffer.getvalue())
+    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    alt, caption = html.escape(figure.caption), text_of(figure.caption)
+    return f"<figure><img alt='{alt}' src='{source}'><figcaption>{caption}</figcaption></figure>"
 
 
 def table_of(table: Table) -> str:

@@ -31,13 +31,18 @@ def table_of(learned: Any) -> list[str]:
     return [head, *rows]
 
 
-def verdict_of(learned: Any) -> list[str]:
-    """The evidence, whether to trust it all, and what was done."""
+def sentence_of(learned: Any) -> str:
+    """Whether to trust it all."""
     worst = max([float(error) for error in scalars(learned.error).values()], default=0.0)
     word = "Trusted" if learned.trusted else "NOT trusted"
+    return f"{word}: the means are within about {worst:.2g} posterior sds (column `error`)."
+
+
+def verdict_of(learned: Any) -> list[str]:
+    """The evidence, whether to trust it all, and what was done."""
     lines = [
         f"log-evidence {learned.log_evidence:.2f} +- {learned.log_evidence_error:.2g}",
-        f"{word}: the means are within about {worst:.2g} posterior sds (column `error`).",
+        sentence_of(learned),
         f"By {learned.method}: {learned.why}. {learned.seconds:.1f} s.",
     ]
     lines += [f"  {attempt.method}: {attempt.outcome}" for attempt in learned.attempts]

@@ -7,7 +7,8 @@ A file is
     32 bytes                     SHA-256 of everything after them
     8 bytes                      the size of the header
     header                       JSON: the filter's settings, notes, and each array's name, dtype and shape
-    arrays                       their bytes, one after the other, in C order, least significant byte first
+    arrays                       their bytes, one after the other, in C order, least significant byte first: first the
+                                 state's, then those of the results over time, where these were kept
 
 It is written under another name and renamed, so that there is always a whole file, whenever the process dies. The
 filter that reads it knows the arrays; a file that does not agree raises an error.
@@ -46,6 +47,17 @@ _VERSION = 1
 _DIGEST = 32
 _SIZE = 8
 _ALWAYS = ("filter", "parameters", "precision")  # in the settings of every release
+_ROWS = "rows"
+_NOTES = {  # what writers may know, and its kinds
+    "seed": int,  # of the key, from which steps draw
+    "data": str,  # a digest of all observations counted, one after the other
+    "room": int | None,  # observations that the filter can remember
+    "sequence": int | None,  # the number of the last line
+    "read": int,  # lines read, with those that were refused
+    "line": dict,  # the last line of a stream
+    "header": list | None,  # the names of a stream's columns
+    "stamp": str | int | float | None,  # the last time stamp
+}
 
 
 class CheckpointError(ValueError):
@@ -53,15 +65,17 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(NamedTuple):
-    """The contents of a checkpoint.
+    """The contents of a checkpoint: any part of the library writes one, and any other goes on from it.
 
     Attributes:
-        tree: the arrays, in the requested structure.
-        notes: anything else that its writer added.
+        state: the arrays of the state, in the requested structure.
+        notes: what else its writer knew; a reader does without what is missing.
+        rows: the results over time, in the requested structure, or None.
     """
 
-    tree: Any
+    state: Any
     notes: dict[str, Any]
+    rows: Any
 
 
 def save(path: str | os.PathLike, state: FilterState, filter_: Filter) -> None:
@@ -90,13 +104,14 @@ def load(path: str | os.PathLike, filter_: Filter) -> FilterState:
         filter_: a filter built like the one that made the state, in this process or another.
     """
     check_filter(filter_)
-    state = read_checkpoint(check_path(path), filter_, state_like(filter_)).tree
+    state = read_checkpoint(check_path(path), filter_, state_like(filter_)).state
     return spread_particles(filter_.mesh, state, PARTICLES)
 
 
-def write_checkpoint(path: pathlib.Path, filter_: Filter, tree: Any, notes: dict[str, Any]) -> None:
-    """Write a pytree of arrays that belongs to a filter, with notes as JSON."""
-    arrays = {name: _to_numpy(leaf) for name, leaf in _named(tree).items()}
+def write_checkpoint(path: pathlib.Path, filter_: Filter, state: Any, notes: dict[str, Any], rows: Any = None) -> None:
+    """Write the state of a filter, with notes as JSON, and results over time if they are to be kept, too."""
+    named = _named(state) | ({} if rows is None else _named({_ROWS: rows}))
+    arrays = {name: _to_numpy(leaf) for name, leaf in named.items()}
     listed = [{"name": name, "dtype": a.dtype.name, "shape": a.shape} for name, a in arrays.items()]
     header = json.dumps({"settings": settings_of(filter_), "notes": notes, "arrays": listed}).encode()
     body = b"".join([len(header).to_bytes(_SIZE, "little"), header, *(a.tobytes() for a in arrays.values())])
@@ -106,25 +121,58 @@ def write_checkpoint(path: pathlib.Path, filter_: Filter, tree: Any, notes: dict
     write_atomically(path, b"".join([start, size.to_bytes(_SIZE, "little"), digest, body]), durable=True)
 
 
-def read_checkpoint(path: pathlib.Path, filter_: Filter, like: Any) -> Checkpoint:
-    """The arrays of a checkpoint of this filter, in the structure, shapes and dtypes of `like`, and its notes."""
-    header, arrays = _read(path)
+def read_checkpoint(path: pathlib.Path, filter_: Filter, like: Any, rows_like: Any = None) -> Checkpoint:
+    """The state in a checkpoint of this filter, its notes, and the results over time if both it and the caller have any.
+
+    Args:
+        path: the file.
+        filter_: the filter.
+        like: the structure, shapes and dtypes of the state.
+        rows_like: those of the results, with as many rows as the file has: see `num_rows`.
+    """
+    header, content = _read(path)
     _check_settings(path, header["settings"], settings_of(filter_))
-    return Checkpoint(_filled(path, like, header["arrays"], arrays), header["notes"])
+    of_state = [entry for entry in header["arrays"] if not _is_row(entry)]
+    of_rows = header["arrays"][len(of_state) :]
+    state, content = _filled(path, like, of_state, content)
+    rows = None
+    if of_rows and rows_like is not None:
+        rows, content = _filled(path, {_ROWS: rows_like}, of_rows, content)
+        rows = rows[_ROWS]
+    elif of_rows:
+        content = content[:0]
+    if content:
+        raise CheckpointError(f"{path}: it has {len(content)} bytes too many. Use another copy.")
+    return Checkpoint(state, header["notes"], rows)
 
 
-def read_notes(path: pathlib.Path) -> dict[str, Any]:
-    """The notes of a checkpoint."""
-    return _read(path)[0]["notes"]
+class Kept(NamedTuple):
+    """What a file says of itself: its notes, and how many rows of results over time it has."""
+
+    notes: dict[str, Any]
+    num_rows: int
 
 
-def check_notes(path: pathlib.Path, notes: dict[str, Any], kind: str, parts: dict[str, Any]) -> None:
-    """Refuse notes of another kind of writer, or whose parts are not of these kinds."""
-    if notes.get("kind") != kind:
-        raise CheckpointError(f"{path}: it is a checkpoint, but not of epf {kind}. Choose another file.")
-    wrong = [name for name, types in parts.items() if not isinstance(notes.get(name), types)]
-    if wrong:
-        raise CheckpointError(f"{path}: what it notes of {wrong[0]!r} is not what epf {kind} writes. Use another copy.")
+def kept_in(path: pathlib.Path | None) -> Kept:
+    """What a file says of itself; nothing if there is none."""
+    if path is None or not path.exists():
+        return Kept({}, 0)
+    header = _read(path)[0]
+    return Kept(header["notes"], next((entry["shape"][0] for entry in header["arrays"] if _is_row(entry)), 0))
+
+
+def digest_of(before: str, values: Any, inputs: Any) -> str:
+    """The digest of all observations so far, after one more: it tells whether two files have counted the same."""
+    digest = hashlib.sha256(before.encode())
+    for leaf in jax.tree.leaves((values, inputs)):
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(leaf, np.float32)  # of either precision
+        digest.update(np.where(np.isnan(numbers), np.float32(np.nan), numbers).tobytes())
+    return digest.hexdigest()
+
+
+def _is_row(entry: dict[str, Any]) -> bool:
+    return entry["name"].startswith(f"['{_ROWS}']") and bool(entry["shape"])
 
 
 def _check_settings(path: pathlib.Path, there: dict[str, Any], here: dict[str, Any]) -> None:
@@ -171,6 +219,7 @@ def _header(path: pathlib.Path, text: bytes) -> dict[str, Any]:
         right = all(isinstance(header[name], kind) for name, kind in kinds.items())
         right = right and all(name in header["settings"] for name in _ALWAYS)
         right = right and isinstance(header["settings"].get("densities", {}), dict)
+        right = right and all(isinstance(header["notes"].get(n), k) for n, k in _NOTES.items() if n in header["notes"])
         for entry in header["arrays"]:
             right = right and isinstance(entry["name"], str) and isinstance(entry["dtype"], str)
             right = right and all(isinstance(number, int) for number in entry["shape"])
@@ -181,8 +230,8 @@ def _header(path: pathlib.Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content: memoryview) -> Any:
-    """The arrays in the structure of `like`; raises if dtypes or shapes differ."""
+def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content: memoryview) -> tuple[Any, memoryview]:
+    """The arrays in the structure of `like`, and the bytes after them; raises if dtypes or shapes differ."""
     expected = _named(like)
     kinds = {name: _kind(leaf) for name, leaf in expected.items()}
     there = {entry["name"]: (entry["dtype"], tuple(entry["shape"])) for entry in listed}
@@ -193,7 +242,7 @@ def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content
             "choose another file."
         )
     wanted = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds.values())
-    if len(content) != wanted or len(listed) != len(kinds):
+    if len(content) < wanted or len(listed) != len(kinds):
         raise CheckpointError(f"{path}: it holds {len(content)} bytes of arrays, and not {wanted}. Use another copy.")
     leaves, start = {}, 0
     for name in there:
@@ -201,7 +250,7 @@ def _filled(path: pathlib.Path, like: Any, listed: list[dict[str, Any]], content
         end = start + dtype.itemsize * math.prod(shape)
         leaves[name] = _from_numpy(np.frombuffer(content[start:end], dtype).reshape(shape), expected[name])
         start = end
-    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in expected])
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in expected]), content[start:]
 
 
 def _named(tree: Any) -> dict[str, Any]:

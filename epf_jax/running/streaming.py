@@ -18,11 +18,10 @@ from epf_jax.data.text_lines import LineError, Observation
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import check_values
 from epf_jax.running.checkpoint_settings import state_like
-from epf_jax.running.checkpoints import CheckpointError, check_notes, read_checkpoint, write_checkpoint
+from epf_jax.running.checkpoints import CheckpointError, digest_of, read_checkpoint, write_checkpoint
 from epf_jax.running.records import apart, record, summaries, theta_and_x
 
 Line = dict[str, Any]
-_KIND = "stream"
 
 
 class FullError(LineError):
@@ -51,8 +50,9 @@ class Stream:
             self._state: FilterState = self._resume(checkpoint)
         else:
             self._state = filter_.init(key_init)
-            self.line: Line = _prior_line(self._state)
+            self.notes["data"] = ""
         self.t = int(self._state.t)
+        self.line: Line = self.notes.pop("line", None) or _line_of(self._state)
 
     def take(self, observation: Observation) -> Line:
         """Count one more observation and summarise the posterior; does not write the checkpoint."""
@@ -74,24 +74,24 @@ class Stream:
         self.t += 1
         self.sequence = self.sequence if observation.sequence is None else observation.sequence
         self.line = _line(self.t, row, observation.sequence)
+        if "data" in self.notes:
+            self.notes["data"] = digest_of(self.notes["data"], observation.y, observation.u)
         return self.line
 
     def save(self) -> None:
         """Write the checkpoint if one is wanted, so that no counted observation is lost."""
         if self._checkpoint is not None:
-            kept = {"kind": _KIND, "seed": self._seed, "sequence": self.sequence, "line": self.line, **self.notes}
+            kept = {**self.notes, "seed": self._seed, "sequence": self.sequence, "line": self.line}
             write_checkpoint(self._checkpoint, self._filter, self._state, kept)
 
     def _resume(self, path: pathlib.Path) -> FilterState:
-        state, notes = read_checkpoint(path, self._filter, state_like(self._filter))
-        check_notes(path, notes, _KIND, {"seed": int, "sequence": int | None, "line": dict, "read": int | None})
-        if notes["seed"] != self._seed:
+        state, self.notes, _ = read_checkpoint(path, self._filter, state_like(self._filter))
+        seed = self.notes.get("seed", self._seed)
+        if seed != self._seed:
             raise CheckpointError(
-                f"{path}: the stream was begun with --seed {notes['seed']}, and goes on with that seed only; got "
-                f"{self._seed}."
+                f"{path}: it was begun with --seed {seed}, and goes on with that seed only; got {self._seed}."
             )
-        self.sequence, self.line = notes["sequence"], notes["line"]
-        self.notes = {name: notes[name] for name in notes if name not in ("kind", "seed", "sequence", "line")}
+        self.sequence = self.notes.pop("sequence", None)
         return state
 
 
@@ -130,9 +130,10 @@ def _line(t: int, row: Any, sequence: int | None) -> Line:
     return line if sequence is None else {**line, "sequence": sequence}
 
 
-def _prior_line(state: FilterState) -> Line:
-    theta, x = jax.device_get(_summaries(state))
-    return {"t": 0, **_posterior(theta, x), "log_evidence": 0.0}
+def _line_of(state: FilterState) -> Line:
+    """What a state says by itself."""
+    theta, x, log_evidence = jax.device_get((*_summaries(state), state.log_evidence))
+    return {"t": int(state.t), **_posterior(theta, x), "log_evidence": _number(log_evidence)}
 
 
 def _posterior(theta: Any, x: Any) -> Line:

@@ -1,9 +1,9 @@
 """`epf fit`: learns a model's parameters from a table and writes a report."""
 
+import csv
+import io
 import pathlib
 import sys
-import time as clock
-from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 import typer
 
 from epf_jax.apps.commands import output_files as outputs
-from epf_jax.apps.commands import report_page as look
-from epf_jax.apps.commands.future import ahead_of, predictions, steps_ahead, write_csv
-from epf_jax.apps.commands.model_file import build
-from epf_jax.apps.commands.one_fit import example_row, filter_series, observed, room_for, series_from
+from epf_jax.apps.commands.answers import Answer, by_filter, by_learning, told_of
+from epf_jax.apps.commands.data_file import Steps, observed, reader_of, reading, series_in, steps_ahead
+from epf_jax.apps.commands.kept_runs import filter_series, room_for
+from epf_jax.apps.commands.model_file import filter_for, target_of
 from epf_jax.apps.commands.options import (
     Columns,
     Data,
@@ -22,6 +22,7 @@ from epf_jax.apps.commands.options import (
     Method,
     Output,
     Particles,
+    Seconds,
     Seed,
     Start,
     Target,
@@ -30,29 +31,22 @@ from epf_jax.apps.commands.options import (
     app,
     console,
     keep_compiled_programs,
-    names_in,
     note,
-    progress_bar,
     refusals,
     show,
-    tell,
-    written,
 )
-from epf_jax.apps.page import Table
-from epf_jax.core.naming import LEVELS, scalars
+from epf_jax.apps.commands.report_page import Found, fitted_by, predictions, write_report
+from epf_jax.core.files import write_atomically
+from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.data.tables import count_of
-from epf_jax.filters import Filter
-from epf_jax.offline import smoothing
-from epf_jax.offline.smoothing import Smoothed
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.offline.smoothing import smooth
 from epf_jax.running.checkpoints import check_path
+from epf_jax.running.forecast import forecast
 from epf_jax.running.results import Results
 
-_ADVICE = (
-    "Of this advice, filters are --method NAME and numbers of particles --particles N here; any other part is given to "
-    "a filter in the model's file, which MODEL may name."
-)
-_SMOOTHING = 10  # folded into the key: not one of those that a run splits off
+_SMOOTHING, _FORECASTING, _FITTING, _LEARNING = 10, 11, 12, 13  # folded into the key: none that a run splits off
 
 
 @app.command("fit")
@@ -61,6 +55,7 @@ def fit_command(
     data: Data,
     method: Method = None,
     particles: Particles = None,
+    seconds: Seconds = 60.0,
     columns: Columns = None,
     time: Time = None,
     unit: Unit = None,
@@ -70,9 +65,9 @@ def fit_command(
     output: Output = pathlib.Path("results"),
     checkpoint: Annotated[
         pathlib.Path | None,
-        typer.Option(help="File to keep the results so far in; the same command goes on from there."),
+        typer.Option(help="File to keep the state in: `epf stream` goes on from it, and so does the same command."),
     ] = None,
-    smooth: Annotated[bool, typer.Option(help="Also the states in hindsight, given all observations.")] = False,
+    smooth: Annotated[bool, typer.Option(help="Whether to look back at the states, given all observations.")] = True,
     forecast: Annotated[
         int | None,
         typer.Option(help="Also so many observations to come; their stamps as far apart as usual.", min=1),
@@ -84,85 +79,111 @@ def fit_command(
 ) -> None:
     """Learn a model's parameters from a table: a summary here, and a report, plots and all numbers in a folder.
 
-    The folder gets fit.html, figures/, fit.parquet and fit.nc, and with --forecast or --future also forecast.csv. With
-    --checkpoint FILE an interrupted fit goes on where it stopped, and a table may gain rows at its end; the results
-    are those of one fit of all rows, to rounding. Methods that remember every row (resample-move, smc2) begin with
-    room for at least twice the rows.
+    Without --method, `epf.learn` chooses one and says how far to trust the answer. The folder gets fit.html, figures/,
+    parameters.csv, fit.parquet and fit.nc, and with --forecast or --future also forecast.csv. With --checkpoint FILE an
+    interrupted run goes on where it stopped, and a table may gain rows at its end. Methods that remember every row
+    (resample-move, smc2) begin with room for at least twice the rows.
     """
     keep_compiled_programs()
     with refusals():
-        series = series_from(data, names_in(columns), time, unit, start, names_in(inputs))
-        steps = steps_ahead(forecast, future, series, time, unit, names_in(inputs))
+        how = reading(columns, time, unit, start, inputs)
+        series = series_in(data, how)
+        steps = steps_ahead(forecast, future, series, how)
         kept = None if checkpoint is None else check_path(checkpoint)
-        filter_ = build(model, method, particles, example_row(series), room_for(len(series.y), kept))
+        target = target_of(model)
         outputs.prepare(output / "fit.html")
-        began = clock.perf_counter()
-        with progress_bar() as bar:
-            task = bar.add_task("filtering", total=len(series.y))
-            results = filter_series(filter_, series, seed, kept, partial(bar.advance, task))
-        seconds = clock.perf_counter() - began
-        warned = look.findings(filter_, results)
-        if results.diagnostics is None:
-            note("with --checkpoint the predictive check and the particles' descent are not recorded, nor looked at.")
-        smoothed = _in_hindsight(filter_, results, series, seed, warned) if smooth else None
-        with look.told_of(warned):
-            ahead = None if steps is None else ahead_of(filter_, results, steps, seed)
-        tables = [posterior(results), run_facts(results), *([] if ahead is None else [predictions(ahead, series)])]
-        for table in tables:
-            show(table)
-        warned = tell(warned, _ADVICE)
-        found = outputs.columns_over_time(results, series, smoothed)
-        outputs.write_parquet(output / "fit.parquet", found)
-        outputs.write_netcdf(output / "fit.nc", found)
-        if ahead is not None:
-            write_csv(output / "forecast.csv", ahead, series)
-        facts = [_in_words(filter_, series, data, model, seed, seconds)]
-        pictures = look.figures(results, series, smoothed, ahead)
-        page = outputs.write_page(output / "fit.html", f"{model} on {data.name}", facts, warned, tables, pictures)
+        if isinstance(target, StateSpaceModel) and method is None and particles is None:
+            answer, results = _learned(target, series, seed, seconds, kept)
+        else:
+            filter_ = filter_for(target, method, particles, series.inputs, room_for(len(series.y), kept))
+            results = filter_series(filter_, series, seed, kept)
+            answer = by_filter(filter_, results)
+            _show(answer)
+        found = _looked_around(answer, results, series, steps, seed, in_hindsight=smooth)
+        page = _write(output, f"{model} on {data.name}", _about(series, data, seed), found)
     console.print(f"report: [bold]{page}[/bold]", highlight=False, soft_wrap=True)
 
 
-def _in_hindsight(filter_: Filter, results: Results, series: Series, seed: int, warned: list[str]) -> Smoothed:
-    """The smoothed states; their warnings join the others."""
-    key, y = jax.random.fold_in(jax.random.key(seed), _SMOOTHING), observed(series, filter_)
-    with look.told_of(warned):
-        return smoothing.smooth(key, filter_, results.final, y, progress=sys.stderr.isatty())
+def _learned(
+    model: StateSpaceModel, series: Series, seed: int, seconds: float, kept: pathlib.Path | None
+) -> tuple[Answer, Results | None]:
+    """The answer of `learn`; with a checkpoint, also the results of the filter whose state it keeps."""
+    model = reader_of(model, series.inputs)
+    key = jax.random.fold_in(jax.random.key(seed), _LEARNING)
+    answer, learned = by_learning(key, model, observed(series, model), seconds)
+    console.print(str(learned), highlight=False, markup=False, soft_wrap=True)
+    if kept is None:
+        return answer, None
+    filter_ = filter_for(model, None, None, series.inputs)
+    results = filter_series(filter_, series, seed, kept)
+    off = _distance(answer, by_filter(filter_, results))
+    told = f"The state in {kept} is off by up to {off:.2g} posterior standard deviations, {repr(filter_).strip('<>')}."
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
+    return answer._replace(facts=[*answer.facts, told]), results
 
 
-def posterior(results: Results) -> Table:
-    """What is known of theta after the last observation."""
-    last = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], results.theta)
-    parts: dict[str, Any] = {"mean": scalars(last.mean), "sd": scalars(last.sd)}
-    at = {round(float(level), 4): i for i, level in enumerate(np.asarray(results.levels))}
-    for level in LEVELS.values():
-        parts[f"{level:.0%}"] = scalars(jax.tree.map(lambda leaf, i=at[level]: leaf[..., i], last.quantiles))
-    rows = [{"parameter": name, **{p: written(parts[p][name]) for p in parts}} for name in parts["mean"]]
-    return Table(f"Posterior after {count_of(len(results.ess), 'observation')}", rows)
+def _distance(answer: Answer, other: Answer) -> float:
+    """How far the means of another answer are off, in posterior standard deviations."""
+    (mean, sd), means = (map(scalars, answer.theta[:2])), scalars(other.theta.mean)
+    return max(float(np.abs(means[name] - mean[name]) / sd[name]) for name in mean)
 
 
-def run_facts(results: Results) -> Table:
-    """The evidence and the quality of the particles."""
-    ess = np.asarray(results.ess)
-    rows: list[dict[str, Any]] = [
-        {"": "log-evidence", "value": f"{float(results.log_evidence[-1]):.3f}"},
-        {"": "effective sample size, median", "value": written(np.median(ess))},
-        {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(np.argmin(ess)) + 1})"},
-        {"": "acceptance of theta's moves, mean", "value": written(_mean_of_tried(results.acceptance))},
-        {"": "steps that gave every particle zero weight", "value": int(np.sum(results.collapsed))},
-    ]
-    return Table("The run", rows)
+def _show(answer: Answer) -> None:
+    show(answer.table(f"Posterior after {count_of(int(answer.state.t), 'observation')}"))
+    for fact in answer.facts[1:]:
+        show(fact)
+    for sentence in answer.verdict:
+        console.print(sentence, style=None if answer.is_good else "yellow", highlight=False, markup=False)
 
 
-def _mean_of_tried(acceptance: Any) -> float:
-    """The mean over the steps that tried a move; NaN if none did."""
-    tried = np.asarray(acceptance)[~np.isnan(acceptance)]
-    return float(tried.mean()) if len(tried) else float("nan")
+def _looked_around(
+    answer: Answer, results: Results | None, series: Series, steps: Steps | None, seed: int, *, in_hindsight: bool
+) -> Found:
+    """The answer with the states in hindsight and the forecast."""
+    key, told = jax.random.key(seed), []
+    smoothed = fitted = ahead = None
+    with told_of(told):
+        if in_hindsight:
+            rows = observed(series, answer.model)
+            smoothed = smooth(
+                jax.random.fold_in(key, _SMOOTHING),
+                answer.model,
+                answer.state,
+                rows,
+                inputs=rows.inputs,
+                progress=sys.stderr.isatty(),
+            )
+            fitted = fitted_by(jax.random.fold_in(key, _FITTING), answer.model, smoothed, rows)
+        if steps is not None:
+            key = jax.random.fold_in(key, _FORECASTING)
+            ahead = forecast(key, answer.model, answer.state, steps.num, inputs=steps.inputs)
+            show(predictions(ahead, series))
+    for sentence in told:
+        note(sentence)
+    answer = answer._replace(verdict=[*answer.verdict, *told], is_good=answer.is_good and not told)
+    return Found(answer, series, results, smoothed, fitted, ahead)
 
 
-def _in_words(filter_: Filter, series: Series, data: pathlib.Path, model: str, seed: int, seconds: float) -> str:
-    missing = int(np.isnan(series.y).sum())
-    return (
-        f"{model}, learned from {len(series.y)} observations of {', '.join(series.columns)} in {data} "
-        f"({missing} missing value{'' if missing == 1 else 's'}) by a {repr(filter_).strip('<>')}; seed {seed}, "
-        f"{seconds:.1f} s with compilation."
-    )
+def _write(output: pathlib.Path, title: str, about: str, found: Found) -> pathlib.Path:
+    """Write the numbers and the page; returns the page's path."""
+    columns = outputs.columns_over_time(found.series, found.results, found.smoothed)
+    outputs.write_parquet(output / "fit.parquet", columns)
+    outputs.write_netcdf(output / "fit.nc", columns)
+    write_atomically(output / "parameters.csv", _as_csv(found.answer.rows()))
+    if found.ahead is not None:
+        outputs.write_forecast(output / "forecast.csv", found.ahead, found.series)
+    return write_report(output / "fit.html", title, about, found)
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["parameter"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _about(series: Series, data: pathlib.Path, seed: int) -> str:
+    missing = count_of(int(np.isnan(series.y).sum()), "missing value")
+    num = count_of(len(series.y), "observation")
+    return f"{num} of {', '.join(series.columns)} in {data} ({missing}); seed {seed}."

@@ -11,7 +11,8 @@ from typing import Annotated, Any, NamedTuple, TextIO
 import jax.numpy as jnp
 import typer
 
-from epf_jax.apps.commands.model_file import build
+from epf_jax.apps.commands.data_file import Reading, reading
+from epf_jax.apps.commands.model_file import filter_for, target_of
 from epf_jax.apps.commands.options import (
     Inputs,
     Method,
@@ -23,8 +24,8 @@ from epf_jax.apps.commands.options import (
     Unit,
     app,
     fail,
+    in_options,
     keep_compiled_programs,
-    names_in,
     note,
     refusals,
 )
@@ -35,7 +36,7 @@ from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader,
 from epf_jax.data.timestamps import time_steps
 from epf_jax.models.observed import y_shape
 from epf_jax.running.alarms import ABSURD
-from epf_jax.running.checkpoints import check_path
+from epf_jax.running.checkpoints import check_path, kept_in
 from epf_jax.running.streaming import FullError, Line, Stream, as_json
 
 
@@ -90,7 +91,7 @@ def stream_command(
     at a time may use FILE.
     """
     keep_compiled_programs()
-    names, read_inputs = names_in(columns), names_in(inputs)
+    how = reading(columns, time, unit, start, inputs)
     with contextlib.ExitStack() as stack, refusals():
         answers = sys.stdout
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # what a model prints is no answer
@@ -99,16 +100,15 @@ def stream_command(
             stack.enter_context(held(checkpoint))
         elif replay or checkpoint_every > 1:
             raise ValueError("--checkpoint: --replay and --checkpoint-every need a checkpoint. Name its file.")
-        steps = _Steps(time, unit, start)
-        steps.check()
-        example = {name: jnp.ones(()) for name in (*read_inputs, *([STEP] if time else ()))} or None
-        filter_ = build(model, method, particles, example)
+        steps = _Steps.of(how, kept_in(checkpoint).notes.get("stamp"))
+        example = {name: jnp.ones(()) for name in (*how.inputs, *([STEP] if steps.wanted else ()))} or None
+        filter_ = filter_for(target_of(model), method, particles, example)
         shape = y_shape(filter_.model)
         if shape is None:
             raise ValueError("--inputs: the model reads inputs; name their columns.") from filter_.model.shapes.problem
         stream = Stream(filter_, seed, checkpoint)
         kept = stream.notes.get("header")
-        reader = LineReader(shape, names, read_inputs, sequence, jnp.result_type(float), kept, time)
+        reader = LineReader(shape, how.columns, how.inputs, sequence, jnp.result_type(float), kept, time)
         if checkpoint is not None:
             held_so_far = f"{checkpoint} holds {count_of(stream.t, 'observation')}."
             note(held_so_far if stream.resumed else f"{checkpoint} is new.")
@@ -118,31 +118,40 @@ def stream_command(
 
 
 class _Steps(NamedTuple):
-    """How the time before an observation is found: the column of stamps, their unit, and the time of x_0."""
+    """How the time before an observation is found.
 
-    column: str | None
-    unit: str | None
-    start: str | None
+    Attributes:
+        wanted: whether the model reads it; otherwise stamps are labels.
+        how: the options.
+    """
 
-    def check(self) -> None:
-        """Refuse what speaks of stamps where there are none, or of no beginning."""
-        if self.column is None and (self.unit is not None or self.start is not None):
-            raise ValueError("--time: --unit and --start speak of a column of time stamps; name it.")
-        if self.column is not None and self.start is None:
+    wanted: bool
+    how: Reading
+
+    @classmethod
+    def of(cls, how: Reading, last: Any) -> "_Steps":
+        """As in a table: dates without a unit are labels. `last` is the last stamp counted before."""
+        if how.time is None and (how.unit is not None or how.start is not None):
+            raise ValueError("--time: --unit and --start speak of a column of time stamps. Name it.")
+        wanted = how.time is not None and (how.unit, how.start, last) != (None, None, None)
+        if wanted and how.start is None and last is None:
             raise ValueError(
-                "--start: the first line's step begins at the time of the initial state; say it, in the form of the "
-                "stamps."
+                "--start: the first line's step begins at the time of the initial state. Write that, as stamps are "
+                "written."
             )
+        return cls(wanted, how)
 
     def added(self, observation: Observation, last: Any) -> Observation:
         """The observation with its time step, since the last one counted, among its inputs."""
-        if self.column is None:
+        if not self.wanted:
             return observation
-        since = self.start if last is None else last
+        since = self.how.start if last is None else last
         try:
-            steps: Any = time_steps([observation.stamp], self.column, lambda _: "this line", self.unit, since)
+            steps: Any = time_steps(
+                [observation.stamp], str(self.how.time), lambda _: "this line", self.how.unit, since
+            )
         except ValueError as error:
-            raise LineError(str(error).rstrip(".")) from error
+            raise LineError(in_options(str(error)).rstrip(".")) from error
         return observation._replace(u={STEP: float(steps[0]), **(observation.u or {})})
 
 
@@ -167,6 +176,7 @@ class _Loop:
         self._num_read = stream.notes.get("read", stream.t)  # those counted, and those before them that were refused
         self._num_before = self._num_read
         self._to_pass_over = self._num_read if replay else 0
+        self._replay = replay
         self._waiting: list[Line] = []
 
     def run(self) -> None:
@@ -185,7 +195,9 @@ class _Loop:
                 note(f"line {number}: {error}. Skipped.")
         self._answer()
         if self._num_read == self._num_before:
-            note("The input had no observation.")
+            passed = self._num_before - self._to_pass_over if self._replay else 0
+            before = f"The input had nothing new: its {count_of(passed, 'observation')} were counted before."
+            note(before if passed else "The input had no observation.")
 
     def _count(self, observation: Observation, line_number: int) -> None:
         if self._to_pass_over:
@@ -206,7 +218,8 @@ class _Loop:
                 "code such as -999 for a missing value (write NaN)?"
             )
         self._waiting.append(answer)
-        self._stream.notes["stamp"] = observation.stamp
+        if self._steps.wanted:
+            self._stream.notes["stamp"] = observation.stamp
         self._stream.notes["read"] = self._num_read  # no further: a line that stops the stream may be mended
         if len(self._waiting) >= self._every:
             self._answer()

@@ -26,17 +26,15 @@ class Method(NamedTuple):
 
     Attributes:
         build: builds the filter from a model and a number of particles.
-        num_particles: the default number of particles.
+        num_particles: the default number of particles; None where the filter has its own.
         remembers: whether it remembers the whole series.
         caution: what is wrong with its posterior by design, or "".
-        at_each_node: whether this is the number of particles at each node of a grid.
     """
 
     build: Callable[..., Filter]
-    num_particles: int = 1000
+    num_particles: int | None = 1000
     remembers: bool = False
     caution: str = ""
-    at_each_node: bool = False
 
 
 def ibis(model: StateSpaceModel, num_particles: int, *, max_steps: int) -> Filter:
@@ -47,19 +45,18 @@ def ibis(model: StateSpaceModel, num_particles: int, *, max_steps: int) -> Filte
 METHODS = {
     "epf": Method(extended_parameter_filter),
     "storvik": Method(storvik_filter),
-    "node": Method(node_filter, 32, at_each_node=True),
+    "node": Method(node_filter, None),
     "particle-learning": Method(particle_learning_filter),
     "practical": Method(practical_filter, 100, caution="it is too wide where noise variances are learned"),
     "resample-move": Method(resample_move_filter, remembers=True),
     "smc2": Method(smc2_filter, 256, remembers=True),
     "ibis": Method(ibis, remembers=True),
-    "window": Method(streaming_filter, 128),
+    "window": Method(streaming_filter, None),
     "liu-west": Method(liu_west_filter, caution="its posterior is biased, and too narrow after long series"),
     "sir": Method(bootstrap_filter, caution="it never redraws theta, and ends with a few values of it"),
     "online-em": Method(online_em, 200, caution="it has a point estimate, and no posterior"),
 }
-DEFAULT_METHOD = "epf"
-EXACT_INSIDE = "ibis"  # of models that are linear and Gaussian given theta, with likelihoods that are exact
+FOR_STREAMS = "window"  # what `epf.learn(..., streaming=True)` takes
 
 
 def in_words() -> str:
@@ -88,4 +85,5 @@ def filter_of(name: str, model: StateSpaceModel, num_particles: int | None, room
                 "filter with max_steps=... in the model's file and name it there, model.py:my_filter."
             )
         options["max_steps"] = room
-    return method.build(model, method.num_particles if num_particles is None else num_particles, **options)
+    num_particles = method.num_particles if num_particles is None else num_particles
+    return method.build(model, *(() if num_particles is None else (num_particles,)), **options)

@@ -4,7 +4,6 @@ The name may be left out if the file defines only one.
 """
 
 import contextlib
-import dataclasses
 import importlib.util
 import pathlib
 import sys
@@ -12,7 +11,8 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from epf_jax.apps.commands.method_names import DEFAULT_METHOD, filter_of
+from epf_jax.apps.commands.data_file import reader_of
+from epf_jax.apps.commands.method_names import FOR_STREAMS, filter_of
 from epf_jax.core.checks import brief
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
@@ -49,31 +49,26 @@ def target_of(text: str) -> StateSpaceModel | Filter:
     return found
 
 
-def build(
-    text: str, method: str | None, num_particles: int | None, example_input: Any = None, room: int | None = None
-) -> Filter:
-    """The filter that the options ask for. The inputs serve as `example_input` if the model has none."""
-    return filter_for(target_of(text), method, num_particles, example_input, room)
-
-
 def filter_for(
-    found: StateSpaceModel | Filter,
-    method: str | None,
-    num_particles: int | None,
-    example_input: Any = None,
-    room: int | None = None,
+    found: StateSpaceModel | Filter, method: str | None, num_particles: int | None, inputs: Any, room: int | None = None
 ) -> Filter:
-    """The filter itself, or the method's for the model."""
+    """The filter itself, or the method's for the model.
+
+    Args:
+        found: what MODEL names.
+        method: the method; what `epf.learn` takes for a stream, by default.
+        num_particles: their number, or the method's own.
+        inputs: those of the series, or one row.
+        room: how many observations a method that remembers them has room for.
+    """
     if isinstance(found, Filter):
         if method is not None or num_particles is not None:
             raise ValueError(
-                f"MODEL: it is a filter already, {found!r}, with its own method and number of particles; leave "
+                f"MODEL: it is a filter already, {found!r}, with its own method and number of particles. Leave "
                 "--method and --particles out."
             )
         return found
-    if found.example_input is None and example_input is not None:
-        found = dataclasses.replace(found, example_input=example_input)
-    return filter_of(DEFAULT_METHOD if method is None else method, found, num_particles, room)
+    return filter_of(FOR_STREAMS if method is None else method, reader_of(found, inputs), num_particles, room)
 
 
 def _run(path: pathlib.Path) -> ModuleType:

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table as Printed
 
 from epf_jax._version import __version__
-from epf_jax.apps.commands.method_names import in_words
+from epf_jax.apps.commands.method_names import METHODS, in_words
 from epf_jax.apps.page import Table
 from epf_jax.core.checks import in_full, notes_of
 from epf_jax.core.compilation_cache import cache_compiled_programs
@@ -32,12 +33,11 @@ Target = Annotated[
     ),
 ]
 Data = Annotated[pathlib.Path, typer.Argument(metavar="DATA", help="A CSV file with its column names in line 1.")]
-Method = Annotated[str | None, typer.Option(help=f"One of {in_words()}. epf by default.")]
+Method = Annotated[str | None, typer.Option(help=f"One of {in_words()}; by default what `epf.learn` takes.")]
+Seconds = Annotated[float, typer.Option(help="The most seconds that learning may take; an answer comes before.")]
 Particles = Annotated[
     int | None,
-    typer.Option(
-        help="Number of particles (of `node`, at each node); by default what suits the method, 1000 for most.", min=1
-    ),
+    typer.Option(help="Number of particles of --method (of `node`, at each node); by default what suits it.", min=1),
 ]
 Columns = Annotated[str | None, typer.Option(help="Columns that are observed, such as high,low. The rest by default.")]
 Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
@@ -85,19 +85,32 @@ def refusals() -> Iterator[None]:
         yield
     except (ValueError, TypeError, ImportError, BusyError, LookupError, NameError, AttributeError) as error:
         if notes_of(error):  # it came from a function of the model
-            fail(f'{in_full(error)}\nHere: --time NAME for u["dt"], --inputs NAME,NAME for u[NAME].')
+            fail(in_options(in_full(error)))
         if isinstance(error, LookupError | NameError | AttributeError):
             raise
-        fail(str(error))
+        fail(in_options(str(error)))
     except OSError as error:
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted.", 130)
 
 
-def names_in(text: str | None) -> tuple[str, ...]:
-    """The names in a comma-separated list."""
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+_OPTIONS = "columns|time|unit|start|inputs|seconds|num_particles"
+_FILTERS = {method.build.__name__: name for name, method in METHODS.items()}
+
+
+def in_options(text: str) -> str:
+    """A message of the library with its arguments and filters spelled as options: `--unit days`, `--method smc2`."""
+
+    def option(found: re.Match[str]) -> str:
+        value = found[2].strip("[]()'\"").replace("', '", ",")
+        return f"--{found[1].replace('num_', '')} {'N' if value == '...' else value}"
+
+    text = re.sub(rf"\b({_OPTIONS})=(\.\.\.|\[[^]]*\]|'[^']*'|[\w.]+)", option, text)
+    text = re.sub(rf"(^|: )({_OPTIONS}): ", lambda found: f"{found[1]}--{found[2].replace('num_', '')}: ", text)
+    return re.sub(
+        r"epf\.(\w+)(\([^()]*\))?", lambda f: f"--method {_FILTERS[f[1]]}" if f[1] in _FILTERS else f[0], text
+    )
 
 
 def keep_compiled_programs() -> None:
@@ -132,16 +145,6 @@ def show(table: Table) -> None:
     console.print(printed, width=None if console.is_terminal else _WIDTH)
     if table.note:
         console.print(table.note, style="dim", highlight=False)
-
-
-def tell(warned: list[str], how: str) -> list[str]:
-    """Print findings, and the options that follow their advice; returns both for a report page."""
-    for sentence in warned:
-        console.print(f"Warning: {sentence}", style="yellow", highlight=False)
-    if not any("epf." in sentence for sentence in warned):
-        return warned
-    console.print(how, style="dim", highlight=False)
-    return [*warned, how]
 
 
 def written(value: Any) -> str:

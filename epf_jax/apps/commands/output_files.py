@@ -1,4 +1,4 @@
-"""Writes the files of a run: numbers as Parquet and netCDF, and a page with figures and tables."""
+"""Writes the numbers of a run: Parquet and netCDF over time, forecasts as CSV."""
 
 import io
 import pathlib
@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from epf_jax.apps.commands.options import note
-from epf_jax.apps.page import Figure, Table, page_of, picture_of, table_of, text_of
+from epf_jax.apps.page import prepare_pictures
 from epf_jax.core.checks import pip_install
 from epf_jax.core.files import write_atomically
-from epf_jax.core.machine import machine
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.offline.smoothing import Smoothed
+from epf_jax.running.forecast import Forecast
 from epf_jax.running.records import Summary, log_scores
 from epf_jax.running.results import Results
 
@@ -24,33 +24,39 @@ def prepare(page: pathlib.Path) -> None:
     try:
         import h5netcdf  # noqa: F401
         import h5py  # noqa: F401
-        import matplotlib as mpl
         import pyarrow  # noqa: F401
         import xarray  # noqa: F401
     except ImportError as error:
         raise ImportError(f"{error}: {pip_install('cli')}. Nothing was computed.") from error
-    mpl.use("Agg")
     if page.exists():
         note(f"{page} is there already; it is replaced, with its figures and numbers, when this run ends.")
-    figures = page.parent / "figures"
     try:
-        figures.mkdir(parents=True, exist_ok=True)
+        prepare_pictures(page.parent)
     except OSError as error:
-        raise ValueError(f"--output: cannot make {figures} ({error.strerror or error}).") from error
+        raise ValueError(f"--output: cannot make {page.parent} ({error.strerror or error}).") from error
 
 
-def columns_over_time(results: Results, series: Series, smoothed: Smoothed | None = None) -> dict[str, np.ndarray]:
-    """All results of a run as columns, with a row for every observation."""
-    num = len(results.ess)
+def columns_over_time(
+    series: Series, results: Results | None = None, smoothed: Smoothed | None = None
+) -> dict[str, np.ndarray]:
+    """All that is known over time as columns, with a row for every observation of the results or of the series."""
+    num = len(series.y)
     found: dict[str, Any] = {"t": np.arange(1, num + 1)}
     if series.times is not None:
         found["time"] = np.asarray([str(stamp) for stamp in series.times])
     flat = series.y.reshape(num, -1)
     data = {name: flat[:, i] for i, name in enumerate(series.columns)}
-    own = _found(results) | ({} if smoothed is None else _columns("smoothed", smoothed.x, smoothed.levels))
+    own = {} if smoothed is None else _columns("smoothed", smoothed.x, smoothed.levels)
+    last = slice(None) if results is None else slice(num - len(results.ess), None)
+    columns = {} if results is None else _found(results)
     # A column of the table that is called as one of the run's own is told apart from it.
-    taken = {"method", *found, *own}
-    return found | {f"y.{name}" if name in taken else name: column for name, column in data.items()} | own
+    taken = {"method", *found, *columns, *own}
+    data = {f"y.{name}" if name in taken else name: column for name, column in data.items()}
+    return (
+        {name: column[last] for name, column in (found | data).items()}
+        | columns
+        | {name: column[last] for name, column in own.items()}
+    )
 
 
 def _found(results: Results) -> dict[str, np.ndarray]:
@@ -68,7 +74,7 @@ def _columns(root: str, summary: Summary, levels: Any) -> dict[str, np.ndarray]:
     for i, level in enumerate(np.asarray(levels)):
         parts[f"q{round(100 * float(level)):02d}"] = jax.tree.map(lambda leaf, i=i: leaf[..., i], summary.quantiles)
     return {
-        f"{root}.{name}.{part}" if name != root else f"{root}.{part}": values
+        f"{root}.{name}.{part}" if name != root else f"{root}.{part}": np.asarray(values)
         for part, tree in parts.items()
         for name, values in scalars(tree, 1, root).items()
     }
@@ -94,19 +100,6 @@ def write_netcdf(path: pathlib.Path, columns: dict[str, np.ndarray]) -> None:
     write_atomically(path, bytes(data.to_netcdf(engine="h5netcdf")))
 
 
-def write_page(
-    path: pathlib.Path, title: str, facts: list[str], warned: list[str], tables: list[Table], figures: list[Figure]
-) -> pathlib.Path:
-    """Write the page with its pictures inside, and the pictures as files."""
-    parts = [f"<h1>{text_of(title)}</h1>", *(f"<p>{text_of(fact)}</p>" for fact in facts)]
-    parts += [f"<div class='claim partly'><p>{text_of(sentence)}</p></div>" for sentence in warned]
-    parts += [table_of(table) for table in tables]
-    for figure in figures:
-        picture, content = picture_of(figure)
-        write_atomically(path.parent / "figures" / f"{figure.name}.png", content)
-        parts.append(picture)
-    here = machine()
-    versions = ", ".join(f"{name} {here[name]}" for name in ("epf_jax", "jax", "numpyro", "python"))
-    parts.append(f"<p class='note'>{text_of(here['device'])} device, {text_of(here['date'])}; {text_of(versions)}.</p>")
-    write_atomically(path, page_of(title, parts))
-    return path
+def write_forecast(path: pathlib.Path, found: Forecast, series: Series) -> None:
+    """Write the whole forecast, states and observations, to a CSV file."""
+    write_atomically(path, found.to_pandas(series).to_csv(index=False))
