@@ -19,15 +19,15 @@ h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.5rem 0; }
 h2 { font-size: 1.3rem; margin: 3rem 0 0.5rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
 h3 { font-size: 1rem; margin: 1.5rem 0 0.4rem; }
 p, figcaption, li { max-width: 46rem; }
-figure { margin: 1.2rem 0; }
-figure img { max-width: 100%; height: auto; display: block; }
+figure { margin: 1.2rem 0; overflow-x: auto; }
+figure img { max-width: max(100%, 34rem); height: auto; display: block; }
 figcaption, .note { color: var(--soft); font-size: 0.9rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.88rem; margin: 0.3rem 0; }
 th, td { text-align: left; padding: 0.3rem 0.8rem 0.3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; }
-td:nth-child(2) { min-width: 8rem; }
+.claims td:nth-child(2) { min-width: 8rem; }
 .claim { border-left: 4px solid var(--line); background: var(--tint); padding: 0.6rem 0.9rem; margin: 0.7rem 0; }
 .claim p { margin: 0.25rem 0; }
 .yes { border-color: #2a8f5a; } .partly { border-color: #c9a227; } .no { border-color: #c43c39; }
@@ -39,7 +39,8 @@ nav { display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; }
 details { border-top: 1px solid var(--line); margin-top: 2rem; padding-top: 1rem; }
 summary { cursor: pointer; }
 summary h2 { display: inline-block; border-top: 0; margin: 0; padding: 0; }
-pre { background: var(--tint); padding: 0.6rem 0.9rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; }
+pre { background: var(--tint); padding: 0.6rem 0.9rem; white-space: pre-wrap; font-size: 0.85rem; }
+pre { overflow-wrap: anywhere; }
 @media (max-width: 40rem) { body { padding: 1rem; font-size: 15px; } h1 { font-size: 1.35rem; }
   table { font-size: 0.8rem; }
   .claims th, .claims td { display: block; border-bottom: 0; padding: 0.1rem 0 0.1rem 0.6rem; }
@@ -48,9 +49,7 @@ pre { background: var(--tint); padding: 0.6rem 0.9rem; white-space: pre-wrap; ov
 """
 
 # A link to what is folded opens it.
-_SCRIPT = (
-    "addEventListener('hashchange', () => { const d = document.querySelector(location.hash); if (d) d.open = true })"
-)
+_SCRIPT = "addEventListener('hashchange', () => { document.querySelector(location.hash).open = true })"
 
 
 class Figure(NamedTuple):

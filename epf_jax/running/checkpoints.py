@@ -122,7 +122,7 @@ def write_checkpoint(path: pathlib.Path, filter_: Filter, state: Any, notes: dic
 
 
 def read_checkpoint(path: pathlib.Path, filter_: Filter, like: Any, rows_like: Any = None) -> Checkpoint:
-    """The state in a checkpoint of this filter, its notes, and the results over time if both it and the caller have any.
+    """The state in a checkpoint of this filter, its notes, and its results over time if they are wanted.
 
     Args:
         path: the file.

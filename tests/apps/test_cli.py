@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import warnings
 from types import SimpleNamespace
 
@@ -18,12 +19,14 @@ from typer.testing import CliRunner
 import epf_jax as epf
 from epf_jax.apps.commands import app
 from epf_jax.apps.commands import output_files as outputs
-from epf_jax.apps.commands.epf_compare import default_methods, disagreements, scores
-from epf_jax.apps.commands.future import steps_ahead
+from epf_jax.apps.commands.answers import findings, told_of
+from epf_jax.apps.commands.data_file import Reading, steps_ahead
+from epf_jax.apps.commands.epf_compare import comparison, disagreements, scores
+from epf_jax.apps.commands.kept_runs import filter_series
 from epf_jax.apps.commands.method_names import METHODS, filter_of
 from epf_jax.apps.commands.model_file import target_of
-from epf_jax.apps.commands.options import tell
-from epf_jax.apps.commands.report_page import comparison, findings, told_of
+from epf_jax.apps.commands.options import in_options
+from epf_jax.apps.commands.report_page import named_states
 from epf_jax.data.series import Series
 from epf_jax.data.tables import read_csv
 from epf_jax.running.streaming import Stream
@@ -149,17 +152,17 @@ def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
         assert list(read_csv(tmp_path / "named.csv")[0]) == header.split(",")
 
 
-def test_a_method_that_collapsed_has_no_difference_to_the_highest():
+def test_a_method_that_collapsed_has_a_score_of_minus_infinity():
     results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 8), jnp.zeros(4), levels=())
     lost = results._replace(log_evidence=jnp.array([-1.0, -2.0, -jnp.inf, -jnp.inf]))
     seconds = {"epf": 0.0, "sir": 0.0}
     table = scores({"epf": results, "sir": lost}, Series(np.zeros(4), None, ("y",)), seconds, {})
-    assert [row["to the highest"] for row in table.rows] == ["highest", "-"]
-    assert "differences are the methods' errors" in table.note
+    assert [row["log-evidence"] for row in table.rows][1] == "-inf"
+    assert "differences are their errors" in table.note
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
-    message = r"--methods?: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
+    message = r"--methods?: there is no 'kalman'; choose one of stream, epf, storvik, node, particle-learning, "
     for command in (("fit", "--method"), ("compare", "--methods")):
         refused(
             message,
@@ -171,10 +174,11 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
             command[1],
             "kalman",
         )
-    refused("leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
+    refused("Leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
     refused("smc2 remembers every observation", "stream", f"{folder}/model.py:model", "--method", "smc2", given="")
     for name in METHODS:
-        assert isinstance(filter_of(name, epf.models.ar1(), 8, room=5), epf.Filter)
+        assert isinstance(filter_of(name, epf.models.ar1(), None, room=5), epf.Filter)
+    refused("--particles: without --method", "stream", f"{folder}/model.py:model", "--particles", 10, given="")
 
 
 # ------------------------------------------------------------------------------------------------------------- fit
@@ -184,7 +188,10 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
 def fitted(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("fitted")
     arguments = ("fit", f"{folder}/model.py:filter_", folder / "data.csv", "--seed", 1, "--output", output)
-    result = epf_command(*arguments, "--checkpoint", output / "fit.epf", "--smooth", "--forecast", 15)
+    more = ("--checkpoint", output / "fit.epf", "--forecast", 15)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["epf", *map(str, arguments + more)])
+        result = epf_command(*arguments, *more)
     assert result.exit_code == 0, (result.output, result.exception)
     return output, result, arguments
 
@@ -222,23 +229,23 @@ def test_fit_forecasts_what_epf_forecast_would(fitted, expected):
         rows = [row for row in csv.DictReader(file) if row["variable"] == "y"]
     assert [int(row["t"]) for row in rows] == list(range(21, 36))
     np.testing.assert_allclose([float(row["mean"]) for row in rows], ahead.y.mean, atol=1e-5)  # filtered in pieces
-    assert re.search(rf"\ny +21 +{float(ahead.y.mean[0]):.4g} ", result.stdout)
+    assert re.search(rf"\n21 +{float(ahead.y.mean[0]):.4g} ", result.stdout)
     assert "3 more steps in forecast.csv" in result.stdout  # the table ends after 12
 
 
 def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
     days = ["2024-01-01", "2024-01-11", "2024-01-12", "2024-01-13"]
     uneven = epf.from_table({"day": days, "y": Y[:4]}, time="day", unit="days", start="2023-01-01")
-    np.testing.assert_array_equal(steps_ahead(2, None, uneven, "day", "days", ()).inputs["dt"], [1.0, 1.0])
+    np.testing.assert_array_equal(steps_ahead(2, None, uneven, Reading((), "day", "days")).inputs["dt"], [1.0, 1.0])
     np.testing.assert_array_equal(uneven.stamps_ahead(1), np.array(["2024-01-14"], "datetime64[ns]"))
     series = epf.from_table({"day": ["2024-01-01", "2024-01-03", "2024-01-04"], "y": Y[:3]}, time="day", unit="days")
-    of_days = (series, "day", "days", ())
+    of_days = (series, Reading((), "day", "days"))
     assert steps_ahead(None, None, *of_days) is None
-    assert steps_ahead(4, None, epf.from_table({"y": Y}), None, None, ()) == (4, None)
+    assert steps_ahead(4, None, epf.from_table({"y": Y}), Reading()) == (4, None)
     np.testing.assert_array_equal(steps_ahead(2, None, *of_days).inputs["dt"], [2.0, 2.0])  # of 2, 2 and 1
     (tmp_path / "zone.csv").write_text("day,rain\n2024-01-07T00:00:00+00:00,0.5\n")
     (tmp_path / "next.csv").write_text("day,rain\n2024-01-07,0.5\n2024-01-08,0\n")
-    steps = steps_ahead(None, tmp_path / "next.csv", series, "day", "days", ("rain",))
+    steps = steps_ahead(None, tmp_path / "next.csv", series, Reading((), "day", "days", None, ("rain",)))
     np.testing.assert_array_equal(steps.inputs["dt"], [3.0, 1.0])  # from the data's last day
     np.testing.assert_array_equal(steps.inputs["rain"], [0.5, 0.0])
     for num, future, names, message in (
@@ -254,14 +261,14 @@ def test_steps_to_come_go_on_as_usual_or_as_a_table_says(folder, tmp_path):
         (None, tmp_path / "next.csv", ("sun",), "next.csv: inputs: the table has no column 'sun'"),
     ):
         with pytest.raises(ValueError, match=message):
-            steps_ahead(num, future, series, "day", "days", names)
+            steps_ahead(num, future, series, Reading((), "day", "days", None, names))
     with pytest.raises(ValueError, match="--future: without --time and --inputs"):
-        steps_ahead(None, tmp_path / "next.csv", series, None, None, ())
+        steps_ahead(None, tmp_path / "next.csv", series, Reading())
 
 
 def test_columns_called_as_the_runs_own_lose_nothing(expected, tmp_path):
     series = epf.from_table({"t": Y, "USD/EUR": Y})
-    columns = outputs.columns_over_time(expected, series)
+    columns = outputs.columns_over_time(series, expected)
     np.testing.assert_array_equal(columns["t"], np.arange(1, 21))
     np.testing.assert_array_equal(columns["y.t"], columns["USD/EUR"])
     outputs.write_netcdf(tmp_path / "fit.nc", columns)
@@ -279,29 +286,27 @@ def test_a_method_that_remembers_goes_on_in_its_checkpoints_room(folder, tmp_pat
         assert result.exit_code == 0, result.output
 
 
-def test_the_report_of_a_fit_stands_alone(fitted):
-    output, _, _ = fitted
+def test_the_report_begins_with_the_verdict_and_ends_with_its_command(fitted):
+    output, _, arguments = fitted
     page = (output / "fit.html").read_text()
     assert (
-        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 5
-    )  # theta, diagnostics, states, smoothed, forecast
+        page.count("data:image/png;base64,") == len(list((output / "figures").glob("*.png"))) == 6
+    )  # data, parameters, states; folded: theta, filtered, diagnostics
+    assert [page.index(f"<section id='{name}'>") for name in ("data", "parameters", "states")] == sorted(
+        page.index(f"<section id='{name}'>") for name in ("data", "parameters", "states")
+    )
+    assert page.index("class='verdict'") < page.index("<section")
+    assert page.count("<details") == 2
     assert not re.search(r"(src|href)='http", page)
-    assert "Posterior after 20 observations" in page
     assert "seed 1" in page
+    assert f"<pre>epf {shlex.join(map(str, arguments))}" in page  # the command that made it, at the end
 
 
 @pytest.mark.slow
-def test_a_fit_goes_on_from_its_checkpoint_and_refuses_other_data(fitted, folder, tmp_path, expected):
-    from epf_jax.apps.commands.one_fit import filter_series
-    from epf_jax.data.series import Series
-
-    filter_, counted = epf.storvik_filter(epf.models.ar1(), 32), []
+def test_a_fit_goes_on_from_its_checkpoint_and_refuses_other_data(tmp_path, expected):
+    filter_ = epf.storvik_filter(epf.models.ar1(), 32)
     for num in (8, 20, 20):
-        results = filter_series(filter_, Series(Y[:num], None, ("y",)), 1, tmp_path / "fit.epf", counted.append)
-    # `advance` is told first what is there: nothing, then the 8 rows, then all
-    assert counted[0] == 0
-    assert counted[-1] == 20
-    assert sum(counted) == 8 + 20 + 20
+        results = filter_series(filter_, Series(Y[:num], None, ("y",)), 1, tmp_path / "fit.epf")
     for name in ("log_evidence", "ess", "acceptance"):
         np.testing.assert_array_equal(getattr(results, name), getattr(expected, name))
     np.testing.assert_array_equal(results.theta.mean["phi"], expected.theta.mean["phi"])
@@ -312,7 +317,27 @@ def test_a_fit_goes_on_from_its_checkpoint_and_refuses_other_data(fitted, folder
         (Y, 2, "--seed was 1 and is 2"),
     ):
         with pytest.raises(epf.CheckpointError, match=message):
-            filter_series(filter_, Series(y, None, ("y",)), seed, tmp_path / "fit.epf", counted.append)
+            filter_series(filter_, Series(y, None, ("y",)), seed, tmp_path / "fit.epf")
+
+
+def test_save_fit_and_stream_go_on_from_each_others_checkpoints(folder, fitted, tmp_path, told):
+    filter_, file = epf.storvik_filter(epf.models.ar1(), 32), tmp_path / "state.epf"
+    given = "".join(f"{value!r}\n" for value in Y.tolist())
+    lines = lines_of(stream(folder, given, "--checkpoint", file))  # the stream writes; fit and load read
+    assert int(epf.load(file, filter_).t) == 20
+    more = Series(np.append(Y, [0.1, 0.2]), None, ("y",))
+    results = filter_series(filter_, more, 0, file)
+    assert len(results.ess) == 2  # those that came since
+    assert int(results.final.t) == 22
+    with pytest.raises(epf.CheckpointError, match="first 22 rows are not"):
+        filter_series(filter_, Series(-more.y, None, ("y",)), 0, file)
+    resumed = lines_of(stream(folder, "0.3\n", "--checkpoint", file))  # fit writes, the stream reads
+    assert [line["t"] for line in resumed] == [22, 23]
+    kept = epf.run(jax.random.key(0), filter_, Y[:3]).final
+    epf.save(file, kept, filter_)  # save writes, stream and fit read
+    again = lines_of(stream(folder, "".join(f"{value!r}\n" for value in Y.tolist()[3:5]), "--checkpoint", file))
+    assert [line["t"] for line in again] == [3, 4, 5]
+    np.testing.assert_allclose(again[-1]["log_evidence"], lines[5]["log_evidence"], rtol=1e-5)
 
 
 def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
@@ -322,6 +347,7 @@ def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
         folder / "wide.csv",
         "--output",
         tmp_path,
+        "--no-smooth",
         "--method",
         "sir",
         "--particles",
@@ -331,9 +357,11 @@ def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
     result = epf_command(*arguments, *named, "--unit", "days")
     assert result.exit_code == 0, (result.output, result.exception)
     assert pq.read_table(tmp_path / "fit.parquet")["time"][0].as_py() == "2024-01-01"
-    refused(r"KeyError: 'dt'(?s:.*)Here: --time NAME", *arguments, *named)  # dates without a unit are labels
+    refused(
+        r"transition reads inputs, and failed without them: KeyError: 'dt'. Name the col", *arguments, *named
+    )  # dates are labels
     refused(r"wide.csv: columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
-    refused(r"(?s)This came from transition.*If the model reads inputs", *arguments, "--columns", "y")
+    refused(r"--inputs: transition reads inputs, and failed", *arguments, "--columns", "y")
     refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
             *arguments, "--columns", "y,z", "--time", "day", "--inputs", "rain", "--unit", "days")  # fmt: skip
 
@@ -378,39 +406,47 @@ def test_warnings_of_a_run_stand_in_the_summary_and_in_the_report(folder, tmp_pa
 # --------------------------------------------------------------------------------------------------------- compare
 
 
-def test_methods_that_disagree_are_told_of_but_for_those_known_to_be_off():
+def test_methods_far_from_learn_are_told_of():
     def at(mean, sd):
         over_time = {"phi": np.array([0.0, mean]), "mu": np.zeros(2)}
         return SimpleNamespace(theta=SimpleNamespace(mean=over_time, sd={"phi": np.array([1.0, sd]), "mu": np.ones(2)}))
 
-    found = {"epf": at(0.88, 0.05), "node": at(0.93, 0.04), "ibis": at(0.89, 0.05), "sir": at(5.0, 0.001)}
-    (sentence,) = disagreements(found)
-    assert sentence.startswith("epf and node put phi 1.0 posterior standard deviations apart")
-    assert disagreements({name: found[name] for name in ("epf", "ibis", "sir")}) == []
+    answer = SimpleNamespace(theta=({"phi": 0.88, "mu": 0.0}, {"phi": 0.05, "mu": 1.0}))
+    (sentence,) = disagreements({"epf": at(0.88, 0.05), "node": at(0.93, 0.04), "ibis": at(0.89, 0.05)}, answer)
+    assert sentence == "node puts phi 1.0 posterior standard deviations from learn."
 
 
-def test_exact_likelihoods_are_compared_where_the_model_has_them():
-    assert default_methods(epf.models.ar1()) == ("epf", "ibis", "node", "liu-west", "sir")
-    assert default_methods(epf.models.sinusoid()) == ("epf", "node", "liu-west", "sir")
-
-
-def test_evidences_are_less_that_of_exact_likelihoods_where_there_are_some():
+def test_evidences_are_less_that_of_the_first_method():
     results = epf.run(jax.random.key(0), epf.storvik_filter(epf.models.ar1(), 32), Y[:10])
-    series = epf.from_table({"y": Y[:10]})
-    for found, reference in (({"epf": results, "ibis": results}, "ibis"), ({"epf": results, "sir": results}, "epf")):
-        (evidence,) = (figure for figure in comparison(found, series) if figure.name == "compare-evidence")
-        assert f"less that of {reference}" in evidence.caption
-        drawn = evidence.draw()
-        assert drawn.axes[0].get_ylabel() == f"log-evidence\nminus that of {reference}"
-        matplotlib.pyplot.close(drawn)
+    answer = SimpleNamespace(theta=SimpleNamespace(mean={"phi": 0.8}))
+    _, evidence = comparison({"epf": results, "sir": results}, epf.from_table({"y": Y[:10]}), answer)
+    drawn = evidence.draw()
+    assert drawn.axes[0].get_ylabel() == "log-evidence\nminus that of epf"
+    matplotlib.pyplot.close(drawn)
 
 
-def test_advice_of_python_is_told_as_options(capsys):
-    warned, how = ["sparse: try epf.laplace(model).", "short."], "filters are --method NAME here."
-    assert tell(warned, how) == [*warned, how]
-    assert how in capsys.readouterr().out
-    assert tell(["short."], how) == ["short."]
-    assert how not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("unit: expected one of days, such as unit='days'.", "--unit: expected one of days, such as --unit days."),
+        ("Name them, inputs=['rain', 'dt'].", "Name them, --inputs rain,dt."),
+        ("Try more seconds=...", "Try more --seconds N"),
+        ("Take epf.smc2_filter(model, 256), say.", "Take --method smc2, say."),
+        ("with epf.laplace(model)", "with epf.laplace(model)"),
+        ("y.csv: start: expected a time", "y.csv: --start: expected a time"),
+    ],
+)
+def test_messages_name_the_commands_own_options(told, said):
+    assert in_options(told) == said
+
+
+def test_copies_of_lags_are_not_drawn():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5, 9, 1))
+    paths = np.concatenate([x[:, 1:], x[:, :-1]], axis=-1)  # the second is the first of a step before
+    summary = epf.Summary(paths.mean(axis=0), paths.std(axis=0), np.stack([paths.mean(axis=0)] * 2, -1))
+    smoothed = SimpleNamespace(x=summary, paths=paths)
+    assert [c.name for c in named_states(smoothed, epf.models.ar1())] == ["x[0]"]
 
 
 def test_what_a_run_or_a_forecast_warns_of_is_among_the_findings():
@@ -441,6 +477,7 @@ def test_compare_puts_methods_side_by_side(folder, tmp_path):
     # the mean of the one-step log scores, times T, is the log-evidence
     assert re.search(rf"sir +{last['sir']:.3f} +{last['sir'] / 20:.4g} ", result.stdout)
     assert {path.name for path in tmp_path.glob("c-*.epf")} == {"c-storvik.epf", "c-sir.epf"}
+    assert re.search(r"phi +sir +\S+ +\S+ +[+-]\d", result.stdout)  # how far it is from learn
     assert (tmp_path / "compare.html").read_text().count("data:image/png;base64,") == 2
     result = epf_command(
         "compare", f"{folder}/model.py:sin", folder / "data.csv", "--methods", "storvik",

@@ -15,7 +15,7 @@ from epf_jax.apps.reproduce import EXPERIMENTS, Experiment, Size, reproduce
 from epf_jax.apps.reproduce import on_sinusoid as sinusoid
 from epf_jax.apps.reproduce import on_star as star
 from epf_jax.apps.reproduce.cases import CAUCHY, SIN, STAR, Score, focused, score, series, solve
-from epf_jax.apps.reproduce.claims import Claim, Section, verdict
+from epf_jax.apps.reproduce.claims import Claim, Findings, verdict
 from epf_jax.apps.reproduce.compared import told_under
 from epf_jax.apps.reproduce.on_cauchy import near_or_far
 from epf_jax.apps.reproduce.store import Store, Stored, StoreError, Unit
@@ -92,7 +92,7 @@ def small_experiment(log, fail_at=None):
         return Unit(f"piece-{i}", {"i": i}, compute)
 
     return Experiment(
-        "pieces", "Pieces", lambda size: [work(i) for i in range(3)], lambda *_: Section([], [], [], [], [])
+        "pieces", "Pieces", lambda size: [work(i) for i in range(3)], lambda *_: Findings([], [], [], [], [])
     )
 
 
@@ -162,7 +162,7 @@ def stored(case, size, methods, shift=0.0, scale=1.0):
 )
 def test_verdicts_of_sin_follow_the_numbers(shift, scale, kinds):
     size = Size("made up", 3, 50)
-    section = sinusoid.present(size, stored(SIN, size, sinusoid.METHODS, shift, scale))
+    section = sinusoid.present(size, stored(SIN, size, sinusoid.COMPARED.methods(size), shift, scale))
     assert [claim.kind for claim in section.claims] == kinds
     agreed = [claim for claim in section.claims if "it agrees with the exact posterior" in claim.verdict]
     assert len(agreed) == (3 if (shift, scale) == (0.1, 1.0) else 0)
@@ -174,7 +174,7 @@ def test_verdicts_of_sin_follow_the_numbers(shift, scale, kinds):
 def test_verdicts_of_star_follow_the_numbers(shift, scale, kinds):
     size = Size("made up", 3, 50)
     flat = {"log_p": np.zeros((3, 86, 73)), "log_q": np.zeros((86, 73)), "u": np.linspace(-4, 4, 50)}
-    results = {**stored(STAR, size, star.METHODS, shift, scale), "star-gibbs": Stored(flat, {})}
+    results = {**stored(STAR, size, star.COMPARED.methods(size), shift, scale), "star-gibbs": Stored(flat, {})}
     claims = star.present(size, results).claims
     assert [claim.kind for claim in claims] == kinds.split()  # a density that never shrinks does not reproduce 7(a)
 

@@ -184,6 +184,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _about(series: Series, data: pathlib.Path, seed: int) -> str:
-    missing = count_of(int(np.isnan(series.y).sum()), "missing value")
-    num = count_of(len(series.y), "observation")
-    return f"{num} of {', '.join(series.columns)} in {data} ({missing}); seed {seed}."
+    num, missing = count_of(len(series.y), "observation"), int(np.isnan(series.y).sum())
+    gaps = f" ({count_of(missing, 'missing value')})" if missing else ""
+    return f"{num} of {', '.join(series.columns)} in {data}{gaps}; seed {seed}."

@@ -145,11 +145,10 @@ class _Steps(NamedTuple):
         """The observation with its time step, since the last one counted, among its inputs."""
         if not self.wanted:
             return observation
-        since = self.how.start if last is None else last
+        _, column, unit, start, _ = self.how
+        since = start if last is None else last
         try:
-            steps: Any = time_steps(
-                [observation.stamp], str(self.how.time), lambda _: "this line", self.how.unit, since
-            )
+            steps: Any = time_steps([observation.stamp], str(column), lambda _: "this line", unit, since)
         except ValueError as error:
             raise LineError(in_options(str(error)).rstrip(".")) from error
         return observation._replace(u={STEP: float(steps[0]), **(observation.u or {})})

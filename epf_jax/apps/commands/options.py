@@ -85,7 +85,7 @@ def refusals() -> Iterator[None]:
         yield
     except (ValueError, TypeError, ImportError, BusyError, LookupError, NameError, AttributeError) as error:
         if notes_of(error):  # it came from a function of the model
-            fail(in_options(in_full(error)))
+            fail(_of_a_function(error))
         if isinstance(error, LookupError | NameError | AttributeError):
             raise
         fail(in_options(str(error)))
@@ -93,6 +93,18 @@ def refusals() -> Iterator[None]:
         fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted.", 130)
+
+
+def _of_a_function(error: BaseException) -> str:
+    """What a function of the model raised; where it reads inputs that are missing, how they are named."""
+    notes = " ".join(notes_of(error))
+    where = re.search(r"This came from (\w+)", notes)
+    if where is None or "reads inputs" not in notes:
+        return in_options(in_full(error))
+    return (
+        f"--inputs: {where[1]} reads inputs, and failed without them: {type(error).__name__}: {error}. Name the "
+        'columns that the model reads, --inputs NAME,NAME; --time NAME --unit days makes u["dt"].'
+    )
 
 
 _OPTIONS = "columns|time|unit|start|inputs|seconds|num_particles"

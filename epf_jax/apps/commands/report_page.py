@@ -116,7 +116,8 @@ def predictions(found: Forecast, series: Series) -> Table:
     rows: list[dict[str, Any]] = []
     for _, row in observed.iterrows():
         numbers = {name: written(row[name]) for name in ("mean", "sd", *(f"{level:.0%}" for level in LEVELS.values()))}
-        rows.append({"observation": row["variable"], when: row[when], **numbers})
+        which = {"observation": row["variable"]} if len(series.columns) > 1 else {}
+        rows.append({when: row[when], **which, **numbers})
     more = f"{num - _MOST_ROWS} more steps in forecast.csv." if num > _MOST_ROWS else ""
     return Table("The next observations", rows, more)
 
@@ -149,9 +150,9 @@ def _draw_data(found: Found) -> Any:
 
 def named_states(smoothed: Smoothed, model: StateSpaceModel) -> list[Curve]:
     """The states that have names; or all of them, but for those that repeat an earlier value of another one."""
-    found = curves(smoothed.x, "x")
+    found = curves(smoothed.x, "x", model.state_names)
     if model.state_names:
-        return [curve._replace(name=name) for curve, name in zip(found, model.state_names, strict=False)]
+        return found
     paths = np.asarray(smoothed.paths).reshape(*smoothed.paths.shape[:2], -1)
 
     def repeats(j):

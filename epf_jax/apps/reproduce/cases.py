@@ -303,6 +303,11 @@ class Score(NamedTuple):
         return f"rms {self.rms:.2f} +- {self.rms_error:.2f} (median {self.median:.2f})"
 
     @property
+    def summary(self) -> str:
+        """z, the ratio of sds, and since when, in words."""
+        return f"z {self.words}, sdr {self.ratio:.2f}, {self.since}"
+
+    @property
     def median(self) -> float:
         """The median |z|: a filter that is lost on one data set of twenty may be sound on the rest."""
         return float(np.median(np.abs(self.z)))

@@ -36,7 +36,7 @@ def verdict(holds: bool, *, only_with: str = "", because: str = "") -> str:
     return f"reproduces only with {only_with}" if only_with else "reproduces"
 
 
-class Section(NamedTuple):
+class Findings(NamedTuple):
     """One experiment in the report.
 
     Attributes:
@@ -64,4 +64,4 @@ class Experiment(NamedTuple):
     name: str
     title: str
     units: Callable[[Size], list[Unit]]
-    present: Callable[[Size, dict[str, Stored]], Section]
+    present: Callable[[Size, dict[str, Stored]], Findings]

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.apps.page import Figure, Table
 from epf_jax.apps.reproduce.cases import Size
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
 from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import kl
@@ -41,7 +42,7 @@ def units(size: Size) -> list[Unit]:
     return [Unit("density", {"orders": ORDERS, "intervals": [INTERVAL, WIDER], "points": NUM_POINTS}, compute)]
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """The densities by order, and their KL divergences."""
     a = results["density"].arrays
     proper = a["leading"] < 0
@@ -71,7 +72,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
         f"{': ever faster' if steeper else ''}. On [-{WIDER:g}, {WIDER:g}] it grows by {_list(wide)}. Orders {improper} have a positive leading "
         "coefficient: exp(P) has no integral over the real line, though it is close on the interval.",
     )
-    return Section(
+    return Findings(
         ["The paper's opening example: a log-density, its Taylor polynomials at 0, and how far apart they are. A "
          "divergence between densities of which one may not be normalisable means nothing until its interval is said."],
         [("order M", "not stated in text", f"{ORDERS[0]} to {ORDERS[-1]}, even (S is even)"),

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from epf_jax.apps.page import prepare_pictures
 from epf_jax.apps.reproduce.cases import Size
-from epf_jax.apps.reproduce.claims import Experiment, Section
-from epf_jax.apps.reproduce.report import prepare, write_report
+from epf_jax.apps.reproduce.claims import Experiment, Findings
+from epf_jax.apps.reproduce.report import write_report
 from epf_jax.apps.reproduce.store import Store, Stored, Unit, write_atomically
 from epf_jax.core.machine import machine
 
@@ -42,7 +43,7 @@ def reproduce(
     """
     experiments = list(experiments)
     store = Store(output / "data")
-    prepare(output)
+    prepare_pictures(output)
     start = time.perf_counter()
     work = {unit.name: unit for experiment in experiments for unit in experiment.units(size)}
     results: dict[str, Stored] = {}
@@ -62,7 +63,7 @@ def reproduce(
 
 
 def _write_summary(
-    path: pathlib.Path, size: Size, sections: list[tuple[Experiment, Section]], results: dict[str, Stored]
+    path: pathlib.Path, size: Size, sections: list[tuple[Experiment, Findings]], results: dict[str, Stored]
 ) -> None:
     """Every claim and table as JSON, with the machine and the seconds of each piece of work."""
     summary: dict[str, Any] = {

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epf_jax.apps.page import Figure, Table
 from epf_jax.apps.reproduce.cases import SIN, Size, data_settings, series
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
 from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.exact import grid_moments, kl, path_log_likelihood
 from epf_jax.statistics import statistic_of_path, taylor
@@ -79,7 +80,7 @@ def _approximate(statistic, x, y, times):
     return np.asarray(densities(jnp.asarray(x), jnp.asarray(y)))
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """Shrinkage, approximations by order, and the divergence over order and length."""
     a = results["gibbs"].arrays
     times = lengths(size)
@@ -106,7 +107,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             note,
         )
 
-    return Section(
+    return Findings(
         text,
         [("model", "x_t = sin(theta x_{t-1}) + N(0, 1), theta = 0.7, prior N(0, 0.2^2)", "the same"),
          ("T of the approximate densities", "1024", str(times[-1])),

@@ -8,19 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from epf_jax.apps.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, score, series
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.apps.reproduce.compared import (
-    Method,
-    draw_errors,
-    draw_methods,
-    filter_units,
-    literal,
-    liu_west,
-    score_table,
-    sir,
-    told_under,
-)
+from epf_jax.apps.page import Figure, Table
+from epf_jax.apps.reproduce.cases import CAUCHY, Size, data_settings, distinct_in_words, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
+from epf_jax.apps.reproduce.compared import Comparison, Method, literal, liu_west, others, sir, told_under
 from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.exact import grid_moments, known_path
 from epf_jax.filters import extended_parameter_filter
@@ -101,19 +92,22 @@ def learned_widely(model, num_particles):
     return told_under(model, learning)
 
 
-PAPER = [
-    sir(50_000),
-    liu_west(100),
-    liu_west(10_000),
-    literal(100, "EPF literal: series to v^10, {n}", truncated, x64=True),
-]
-OURS = [
-    _epf("chebyshev100", "EPF Chebyshev, bootstrap, {n}", 100, chebyshev, bootstrap, history=True),
-    _epf("chebyshev5000", "EPF Chebyshev, 4 MH steps, guided, {n}", 5000, _nodes, _guided),
-    _epf("mixture5000", "Storvik on a scale mixture, guided, {n}", 5000, scale_mixture, _guided),
-    Method("wider5000", "Storvik on a scale mixture, wider prior, guided, {n}", 5000, learned_widely),
-]
-METHODS = PAPER + OURS
+COMPARED = Comparison(
+    CAUCHY,
+    [
+        sir(50_000),
+        liu_west(100),
+        liu_west(10_000),
+        literal(100, "EPF literal: series to v^10, {n}", truncated, x64=True),
+    ],
+    [
+        _epf("chebyshev100", "EPF Chebyshev, bootstrap, {n}", 100, chebyshev, bootstrap, history=True),
+        _epf("chebyshev5000", "EPF Chebyshev, 4 MH steps, guided, {n}", 5000, _nodes, _guided),
+        _epf("mixture5000", "Storvik on a scale mixture, guided, {n}", 5000, scale_mixture, _guided),
+        Method("wider5000", "Storvik on a scale mixture, wider prior, guided, {n}", 5000, learned_widely),
+    ],
+    others(),
+)
 
 
 def units(size: Size) -> list[Unit]:
@@ -138,7 +132,7 @@ def units(size: Size) -> list[Unit]:
 
     one = data_settings(CAUCHY, Size("one", 1, size.num_steps))
     settings = {**one, "order": ORDER, "grid": [GRID[0], GRID[-1], len(GRID)]}
-    return [*filter_units(CAUCHY, size, METHODS), Unit("cauchy-why", settings, why)]
+    return [*COMPARED.units(size), Unit("cauchy-why", settings, why)]
 
 
 def _alternate(statistic: Statistic, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -196,11 +190,11 @@ def _reasons(why: Arrays, ages: list[int], size: Size) -> Table:
     )  # fmt: skip
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """Figure 6 with the exact posterior, why the literal filter fails, and what works."""
-    truth, why = results["cauchy-exact"].arrays, results["cauchy-why"].arrays
-    found = {m.name: results[f"cauchy-{m.name}"].arrays for m in METHODS}
-    scores = {name: score(arrays, truth, "a") for name, arrays in found.items()}
+    judged, why = COMPARED.judged(size, results), results["cauchy-why"].arrays
+    found = judged.arrays
+    scores = {method.name: judged.score(method, "a") for method in (*COMPARED.paper, *COMPARED.ours)}
     z = {name: s.words for name, s in scores.items()}
     share = float(np.mean(np.abs(why["noise"]) > 1))
     (mean, sd), (lit_mean, _) = grid_moments(GRID, why["log_p"]), grid_moments(GRID, why["log_q"])
@@ -208,13 +202,13 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
     ages = [int(len(a) - np.max(np.flatnonzero(a == 1), initial=-1) - 1) for a in ancestors]
     lit, mixture, cheb = scores["epf-literal"], scores["mixture5000"], scores["chebyshev5000"]
     wider = scores["wider5000"]
-    first, small, large = (scores[method.name] for method in PAPER[:3])
+    first, small, large = (scores[method.name] for method in COMPARED.paper[:3])
     draws = why["mixture_draws"]
     errors = (draws.mean() - mean) / sd * np.sqrt(len(draws)), (draws.std() / sd - 1) * np.sqrt(2 * len(draws))
     exact_by_mixture = bool(np.max(np.abs(errors)) < 4)  # in standard errors
     n = size.particles
 
-    return Section(
+    return Findings(
         [
             "The paper expands log(1 + v^2) in v about 0. The series converges for |v| < 1, and a Cauchy variable is "
             "outside half of the time; cut off at v^10 it acts like a regression in the tenth power, ruled by the largest "
@@ -229,32 +223,32 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                    "-10 and 10 and logarithmic beyond. Right: the density of a given the true path, exact and by the "
                    "paper's series.", lambda: _draw_data(why)),
             Figure("cauchy", "Posterior of a over time. The first four panels are the paper's filters (the literal EPF leaves the frame), the rest this library's.",
-                   lambda: draw_methods(CAUCHY, size, METHODS, results, {"a": (-0.5, 1.15)})),
+                   lambda: judged.draw({"a": (-0.5, 1.15)})),
             Figure("cauchy-z", "What the panels above are too coarse to show: how many exact standard deviations each filter's "
                    "mean is off, over time (first data set). The axis is linear between -1 and 1 and logarithmic beyond.",
-                   lambda: draw_errors(CAUCHY, size, METHODS, results, "a")),
+                   lambda: judged.draw_errors("a")),
         ],
-        [_reasons(why, ages, size), score_table(CAUCHY, size, METHODS, results)],
+        [_reasons(why, ages, size), judged.table()],
         [
             Claim("Figure 6(b)", "A bootstrap filter with N = 50000 is unable to perform meaningful inference.",
                   verdict(first.verdict != "agrees", because=first.reason),
                   f"z {first.words}, sdr {first.ratio:.2f}; of {n(50_000)} values of a, "
-                  f"{distinct_in_words(found[PAPER[0].name]['distinct_a'])} left."),
+                  f"{distinct_in_words(found[COMPARED.paper[0].name]['distinct_a'])} left."),
             Claim("Figure 6(c)", "Liu-West does not converge with N = 100.",
                   verdict(small.verdict != "agrees", because=small.reason),
-                  f"z {small.words}, sdr {small.ratio:.2f}, {small.since}."),
+                  f"{small.summary}."),
             Claim("Figure 6(c)", "Liu-West converges slowly with N = 10000.",
                   verdict(large.verdict in ("narrow", "wide") or (large.verdict == "off" and large.median < 5),
                           because=large.reason),
-                  f"z {large.words}, sdr {large.ratio:.2f}, {large.since}; of {n(10_000)} values of a, "
-                  f"{distinct_in_words(found[PAPER[2].name]['distinct_a'])} left."),
+                  f"{large.summary}; of {n(10_000)} values of a, "
+                  f"{distinct_in_words(found[COMPARED.paper[2].name]['distinct_a'])} left."),
             Claim("Figure 6(d)", "The EPF converges rapidly with N = 100 and a 10th-order approximation.",
                   verdict(lit.verdict == "agrees", because=f"{lit.reason}: the series diverges at {share:.0%} of the steps"),
                   f"z {lit.words}, sdr {lit.ratio:.2g}, {lit.since}. On the true path itself the series puts a at "
                   f"{lit_mean:.3f}, {abs(lit_mean - mean) / sd:.0f} sd from the exact {mean:.3f}. Densities read from Chebyshev "
                   f"nodes give z {z['chebyshev100']} at N = {n(100)}: the common ancestor of all paths is {ages[1]} "
                   "observations old, so few paths are left to choose from."),
-            Claim("Section 5.2", "The necessary sufficient statistics do not exist, so Storvik's filter cannot handle this model.",
+            Claim("Findings 5.2", "The necessary sufficient statistics do not exist, so Storvik's filter cannot handle this model.",
                   verdict(exact_by_mixture,
                           only_with="statistics of the states alone: given a precision per step, drawn as part of the path, two "
                                     "sums are exact sufficient statistics",

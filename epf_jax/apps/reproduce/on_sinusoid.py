@@ -1,41 +1,24 @@
 """Erol et al. (2013), figure 5: SIR, Liu-West and the EPF on SIN."""
 
-from epf_jax.apps.reproduce.cases import SIN, Size, distinct_in_words, score
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, verdict
-from epf_jax.apps.reproduce.compared import (
-    Method,
-    default,
-    draw_methods,
-    filter_units,
-    literal,
-    liu_west,
-    score_table,
-    sir,
-)
-from epf_jax.apps.reproduce.store import Stored, Unit
+from epf_jax.apps.page import Figure
+from epf_jax.apps.reproduce.cases import SIN, Size, distinct_in_words
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
+from epf_jax.apps.reproduce.compared import Comparison, Method, default, literal, liu_west, others, sir
+from epf_jax.apps.reproduce.store import Stored
 from epf_jax.filters import extended_parameter_filter
 from epf_jax.statistics import taylor
 
-PAPER = [
-    sir(50_000),
-    liu_west(50_000),
-    literal(1000, "EPF literal: Taylor 7, {n}", lambda m: taylor(m, 7)),
-]
-OURS = [
-    Method(
-        "epf-adapted",
-        "EPF Taylor 7, fully adapted, {n}",
-        1000,
-        lambda m, n: extended_parameter_filter(m, n, statistic=taylor(m, 7)),
-    ),
-    default(1000),
-]
-METHODS = PAPER + OURS
+
+def _adapted(model, num_particles):
+    return extended_parameter_filter(model, num_particles, statistic=taylor(model, 7))
 
 
-def units(size: Size) -> list[Unit]:
-    """The exact posterior, the paper's three filters, and this library's."""
-    return filter_units(SIN, size, METHODS)
+COMPARED = Comparison(
+    SIN,
+    [sir(50_000), liu_west(50_000), literal(1000, "EPF literal: Taylor 7, {n}", lambda m: taylor(m, 7))],
+    [Method("epf-adapted", "EPF Taylor 7, fully adapted, {n}", 1000, _adapted), default(1000)],
+    others(),
+)
 
 
 def _settings(size: Size) -> list[tuple[str, str, str]]:
@@ -49,15 +32,16 @@ def _settings(size: Size) -> list[tuple[str, str, str]]:
     ]
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """Figure 5 with the exact posterior in it."""
-    truth = results["sin-exact"].arrays
-    scores = {m.name: score(results[f"sin-{m.name}"].arrays, truth, "theta") for m in METHODS}
-    found_sir, found_lw, found_epf, ours = (scores[m.name] for m in (*PAPER, METHODS[-1]))
-    distinct = results["sin-" + PAPER[0].name].arrays["distinct_theta"]
+    judged = COMPARED.judged(size, results)
+    found_sir, found_lw, found_epf, adapted, ours = (
+        judged.score(method, "theta") for method in (*COMPARED.paper, *COMPARED.ours)
+    )
+    distinct, truth = judged.arrays[COMPARED.paper[0].name]["distinct_theta"], judged.arrays["exact"]
     exact_mean, exact_sd = truth["mean_theta"][0], truth["sd_theta"][0]
     early = min(199, len(exact_mean) - 1)
-    return Section(
+    return Findings(
         [
             "The paper compares filters with the value that made the data. That value lies 3.5 standard deviations out "
             f"under the prior, so exact inference itself is off at first: at t = {early + 1} the exact posterior is "
@@ -70,23 +54,23 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                 "sin",
                 "SIN: posterior of theta over time for the paper's three filters and this library's (blue), the exact "
                 "posterior by quadrature (orange, dashed), and the value that made the data (dotted).",
-                lambda: draw_methods(SIN, size, METHODS, results, {"theta": (-0.5, 1.0)}),
+                lambda: judged.draw({"theta": (-0.5, 1.0)}),
             )
         ],
-        [score_table(SIN, size, METHODS, results)],
+        [judged.table()],
         [
             Claim(
                 "Figure 5(a)",
                 "A bootstrap filter with N = 50000 and theta in its state fails to converge.",
                 verdict(found_sir.verdict != "agrees", because=found_sir.reason),
                 f"Of {size.particles(50_000)} values of theta, {distinct_in_words(distinct)} left at "
-                f"T = {size.num_steps}; sdr {found_sir.ratio:.2f}, z {found_sir.words}, {found_sir.since}.",
+                f"T = {size.num_steps}; {found_sir.summary}.",
             ),
             Claim(
                 "Figure 5(b), caption",
                 "Liu-West with N = 50000 does not converge.",
                 verdict(found_lw.verdict in ("collapsed", "off", "not finite"), because=found_lw.reason),
-                f"z {found_lw.words}, sdr {found_lw.ratio:.2f}, {found_lw.since}.",
+                f"{found_lw.summary}.",
             ),
             Claim(
                 "Figure 5(b), text",
@@ -95,19 +79,18 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                     found_lw.verdict != "agrees" and found_epf.verdict == "agrees",
                     because=found_lw.reason if found_epf.verdict == "agrees" else f"of the EPF, {found_epf.reason}",
                 ),
-                f"Liu-West: z {found_lw.words}, sdr {found_lw.ratio:.2f}, {found_lw.since}. EPF with "
-                f"{size.particles(50_000) / size.particles(1000):.0f} times fewer particles: z {found_epf.words}, sdr "
-                f"{found_epf.ratio:.2f}, {found_epf.since}.",
+                f"Liu-West: {found_lw.summary}. EPF with {size.particles(50_000) / size.particles(1000):.0f} times "
+                f"fewer particles: {found_epf.summary}.",
             ),
             Claim(
                 "Figure 5(c)",
                 "The EPF converges quickly with N = 1000 and a 7th-order expansion.",
                 verdict(found_epf.verdict == "agrees", because=found_epf.reason),
-                f"z {found_epf.words}, sdr {found_epf.ratio:.2f}, {found_epf.since}. With the fully adapted proposal, z "
-                f"{scores['epf-adapted'].words}; this library's defaults, z {ours.words}, {ours.since}.",
+                f"{found_epf.summary}. With the fully adapted proposal, z {adapted.words}; this library's defaults, z "
+                f"{ours.words}, {ours.since}.",
             ),
         ],
     )
 
 
-EXPERIMENT = Experiment("sin", "SIN: three filters and the exact posterior", units, present)
+EXPERIMENT = Experiment("sin", "SIN: three filters and the exact posterior", COMPARED.units, present)

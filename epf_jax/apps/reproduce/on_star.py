@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from epf_jax.apps.reproduce.cases import STAR, Size, data_settings, score, series
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
-from epf_jax.apps.reproduce.compared import default, draw_methods, filter_units, literal, liu_west, score_table
+from epf_jax.apps.page import Figure, Table
+from epf_jax.apps.reproduce.cases import STAR, Size, data_settings, series
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
+from epf_jax.apps.reproduce.compared import Comparison, default, literal, liu_west, others
 from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.exact import grid_moments, known_path
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.samplers import slice_sampler
 from epf_jax.statistics import Statistic, separable, statistic_of_path
 
 ORDER = 9
@@ -46,9 +48,12 @@ def series_of_logistic(model: StateSpaceModel) -> Statistic:
     return separable(surrogate, features, coefficients)._replace(model=model)  # on purpose
 
 
-PAPER = [liu_west(50_000), literal(100, "EPF literal: series to u^9, {n}", series_of_logistic, x64=True)]
-OURS = [default(100), default(1000)]
-METHODS = PAPER + OURS
+COMPARED = Comparison(
+    STAR,
+    [liu_west(50_000), literal(100, "EPF literal: series to u^9, {n}", series_of_logistic, x64=True)],
+    [default(100), default(1000)],
+    others(slice_sampler),
+)
 
 
 def times(size: Size) -> tuple[int, ...]:
@@ -80,7 +85,7 @@ def units(size: Size) -> list[Unit]:
     one = data_settings(STAR, Size("one", 1, size.num_steps))
     grid = {name: [axis[0], axis[-1], len(axis)] for name, axis in AXES.items()}
     settings = {**one, "order": ORDER, "times": times(size), "grid": grid}
-    return [*filter_units(STAR, size, METHODS), Unit("star-gibbs", settings, gibbs)]
+    return [*COMPARED.units(size), Unit("star-gibbs", settings, gibbs)]
 
 
 def _marginal_moments(log_density: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -104,30 +109,19 @@ def _settings(size: Size) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """Figure 7 with the exact posterior, and why the literal filter fails."""
-    truth, gibbs = results["star-exact"].arrays, results["star-gibbs"].arrays
-    scores = {(m.name, p): score(results[f"star-{m.name}"].arrays, truth, p) for m in METHODS for p in STAR.truth}
+    judged, gibbs = COMPARED.judged(size, results), results["star-gibbs"].arrays
     outside = float(np.mean(np.abs(gibbs["u"]) > np.pi))
     exact, by_series = _marginal_moments(gibbs["log_p"][-1]), _marginal_moments(gibbs["log_q"])
     first = _marginal_moments(gibbs["log_p"][0])
 
-    def words(method):
-        return "; ".join(
-            f"{p}: z {scores[method.name, p].words}, sdr {scores[method.name, p].ratio:.2f}, {scores[method.name, p].since}"
-            for p in STAR.truth
-        )
-
-    def worst(method):
-        """The score of the parameter that is learned worse."""
-        order = ("agrees", "narrow", "wide", "off", "collapsed", "not finite")
-        return max((scores[method.name, p] for p in STAR.truth), key=lambda s: order.index(s.verdict))
-
-    lw, lit, small, large = METHODS
+    (lw, lit), (small, large) = COMPARED.paper, COMPARED.ours
+    words, worst = judged.words, judged.worst
     inside = all(abs(STAR.truth[p] - exact[p][0]) < 3 * exact[p][1] for p in STAR.truth)
     shrinks = all(exact[p][1] < first[p][1] for p in STAR.truth)
     n = size.particles
-    return Section(
+    return Findings(
         [
             "The paper replaces the logistic by its Taylor series in u = gamma (x - c) about 0, which converges for "
             f"|u| < pi. At the true parameters {outside:.0%} of the steps lie outside, and |u| reaches "
@@ -139,7 +133,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
             Figure("star-gibbs", "p(gamma, c | x_0:t) of a known path at growing t (contours at 50% and 95% of its mass), "
                    "and the same density by the paper's series at the last t.", lambda: _draw_gibbs(gibbs, times(size))),
             Figure("star", "Posterior of gamma and c over time: the paper's filters and this library's, against the exact "
-                   "posterior.", lambda: draw_methods(STAR, size, METHODS, results, {"gamma": (-0.8, 2.4), "c": (-0.5, 5.8)})),
+                   "posterior.", lambda: judged.draw({"gamma": (-0.8, 2.4), "c": (-0.5, 5.8)})),
         ],
         [
             Table("The density of the known path at the last t", [
@@ -147,7 +141,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                 for label, m in (("exact", exact), (f"series to u^{ORDER}", by_series))
             ], "Mean and sd on the grid of the figure. With the path known nothing is sampled: the difference is the "
                "series' own doing."),
-            score_table(STAR, size, METHODS, results),
+            judged.table(),
         ],
         [
             Claim("Figure 7(a)", "The Gibbs density p(gamma, c | x_0:t) shrinks about the true values.",

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from epf_jax.apps.page import Figure, Table
 from epf_jax.apps.reproduce.cases import SIN, Size, data_settings, series
-from epf_jax.apps.reproduce.claims import Claim, Experiment, Figure, Section, Table, verdict
+from epf_jax.apps.reproduce.claims import Claim, Experiment, Findings, verdict
 from epf_jax.apps.reproduce.store import Arrays, Stored, Unit
 from epf_jax.core.derivatives import taylor_expansion
 from epf_jax.core.polynomials import num_coefficients
@@ -209,7 +210,7 @@ def _cost(times: tuple[int, ...]) -> Arrays:
     return {name: np.array([np.median(taken[name, t]) for t in times]) for name in ("taylor", "path")}
 
 
-def present(size: Size, results: dict[str, Stored]) -> Section:
+def present(size: Size, results: dict[str, Stored]) -> Findings:
     """The theorems, each with its largest deviation, and the cost per step."""
     a = {name: results[f"theorem-{name}"].arrays for name in ("separable", "storvik", "sign", "cost")}
     times, cost, sign = lengths(size), a["cost"], a["sign"]
@@ -220,7 +221,7 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
     wrong = float(np.max(np.abs(-sign["theorem"] - sign["direct"])))
     flat, grown = cost["taylor"][-1] / cost["taylor"][0], cost["path"][-1] / cost["path"][0]
     counts = [(p, m, num_coefficients(p, 2 * m), m**p) for p, m in ((1, 7), (2, 9), (3, 5))]
-    return Section(
+    return Findings(
         ["What can be checked to rounding is checked to rounding, in double precision; the rest is timed."],
         [("separability", "a proof", f"1000 steps, 50 random theta, statistic of {int(a['separable']['size'])} numbers"),
          ("Storvik and Kalman", "a derivation", "2 states, 3 parameters, full noise covariance, 300 steps"),
@@ -256,12 +257,12 @@ def present(size: Size, results: dict[str, Stored]) -> Section:
                   verdict(right < 1e-9 and library < 1e-9, because="the two differ"),
                   f"The theorem's equation equals the squared residuals to {right:.0e}, and so does the library to {library:.0e}. The "
                   f"proof in the appendix has both signs flipped: taken at its word it is off by {wrong:.0f}."),
-            Claim("Section 4", "Time per step does not grow with t, where sampling from the exact Gibbs density takes O(t).",
+            Claim("Findings 4", "Time per step does not grow with t, where sampling from the exact Gibbs density takes O(t).",
                   verdict(flat < 1.25 and grown > 1.5, because="it grew" if flat >= 1.25 else
                           "the two could not be told apart on this machine"),
                   f"From t = {times[0]} to {times[-1]} a step of the EPF takes {flat:.2f} times as long, one of a filter that "
                   f"keeps every path and draws from its exact Gibbs density {grown:.1f} times."),
-            Claim("Section 4", "For p parameters an order-M expansion has M^p terms, so that a step costs O(M^p).",
+            Claim("Findings 4", "For p parameters an order-M expansion has M^p terms, so that a step costs O(M^p).",
                   verdict(True, only_with="" if all(k == power for _, _, k, power in counts) else
                           "another constant: squared, the expansion has degree 2M and C(2M + p, p) coefficients, which for a "
                           "given p is of the order M^p"),
