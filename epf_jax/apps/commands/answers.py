@@ -19,11 +19,9 @@ from epf_jax.learning.learned_table import sentence_of
 from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.running.records import Summary
+from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import warn_of_no_estimate
-from epf_jax.running.trouble import warn_of_trouble
-
-_WARNED_OF = ("zero weights", "density of theta")  # by `warn_of_trouble`, with likely causes
 
 
 class Answer(NamedTuple):
@@ -85,13 +83,25 @@ def by_learning(key: Any, model: StateSpaceModel, series: Observed, seconds: flo
     return answer, learned
 
 
-def by_filter(filter_: Filter, results: Results) -> Answer:
-    """The answer of a filter's run."""
+def by_filter(filter_: Filter, results: Results, series: Observed, seconds: float) -> Answer:
+    """The answer of a filter's run, and how far it is off by fresh likelihoods, which take at most so many seconds."""
     theta = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], results.theta)
-    found = findings(filter_, results)
-    verdict = found or ["Nothing was found that speaks against this answer. Compare a few seeds before you rely on it."]
+    told: list[str] = []
+    with told_of(told):
+        warn_of_no_estimate(filter_, 0, results.final.t)
+        found = results._replace(origin=Origin(filter_.model, series)).diagnose(seconds=seconds)
+    is_good = not told and all(each.grade == "harmless" for each in found)
+    verdict = [f"Nothing found. {found.measured}"] if is_good else []
+    verdict += told + [f"{each.message} {each.advice}" for each in found]
     facts = [f"By a {repr(filter_).strip('<>')}.", run_facts(results)]
-    return Answer(filter_.model, results.final, theta, results.levels, None, verdict, not found, facts)
+    verdict = [in_options(sentence) for sentence in verdict]
+    return Answer(filter_.model, results.final, theta, results.levels, None, verdict, is_good, facts)
+
+
+def off_by(results: Results, answer: Answer) -> dict[str, float]:
+    """How far a method's means are from `learn`'s, in posterior standard deviations."""
+    (mean, sd), means = map(scalars, answer.theta[:2]), scalars(results.theta.mean, 1)
+    return {name: float((means[name][-1] - mean[name]) / sd[name]) for name in mean if name in means}
 
 
 def run_facts(results: Results) -> Table:
@@ -118,13 +128,3 @@ def told_of(sentences: list[str]) -> Iterator[None]:
     sentences += [in_options(str(w.message)) for w in caught if w.category is RuntimeWarning]
     for other in (w for w in caught if w.category is not RuntimeWarning):
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-
-
-def findings(filter_: Filter, results: Results) -> list[str]:
-    """What went wrong in a run, in sentences."""
-    found: list[str] = []
-    with told_of(found):
-        warn_of_no_estimate(filter_, 0, results.final.t)
-        warn_of_trouble(results)
-    diagnosed = (f"{f.message} Try: {f.advice}" for f in results.diagnose() if f.kind not in _WARNED_OF)
-    return found + [in_options(sentence) for sentence in diagnosed]

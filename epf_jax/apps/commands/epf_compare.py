@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from epf_jax.apps.commands import output_files as outputs
-from epf_jax.apps.commands.answers import Answer, by_learning, findings
+from epf_jax.apps.commands.answers import Answer, by_learning, off_by
 from epf_jax.apps.commands.data_file import names_in, observed, reader_of, reading, series_in
 from epf_jax.apps.commands.kept_runs import filter_series, room_for
 from epf_jax.apps.commands.method_names import FOR_STREAMS, METHODS, check_method, in_words
@@ -44,6 +44,7 @@ from epf_jax.data.series import Series
 from epf_jax.filters import Filter
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.plots.figures import TRUTH, column, finish, finished, legend, shown
+from epf_jax.running.alarms import alarms
 from epf_jax.running.checkpoints import check_path
 from epf_jax.running.records import log_scores
 from epf_jax.running.results import Results
@@ -107,7 +108,7 @@ def compare_command(
             taken[name] = clock.perf_counter() - began
         tables = [side_by_side(found, answer), scores(found, series, taken, refused)]
         told = [answer.verdict[0], *disagreements(found, answer)]
-        told += [f"{name}: {sentence}" for name in found for sentence in findings(filters[name], found[name])]
+        told += [f"{name}: {in_options(each.message)}" for name in found for each in alarms(found[name])]
         for table in tables:
             show(table)
         for sentence in told:
@@ -175,12 +176,6 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
     )
     note += "".join(f" Of {name}: {METHODS[name].caution}." for name in found if METHODS[name].caution)
     return Table("", rows, note)
-
-
-def off_by(results: Results, answer: Answer) -> dict[str, float]:
-    """How far a method's means are from `learn`'s, in posterior standard deviations."""
-    (mean, sd), means = map(scalars, answer.theta[:2]), scalars(results.theta.mean, 1)
-    return {name: float((means[name][-1] - mean[name]) / sd[name]) for name in mean if name in means}
 
 
 def side_by_side(found: dict[str, Results], answer: Answer) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from epf_jax.apps.commands import output_files as outputs
-from epf_jax.apps.commands.answers import Answer, by_filter, by_learning, told_of
+from epf_jax.apps.commands.answers import Answer, by_filter, by_learning, off_by, told_of
 from epf_jax.apps.commands.data_file import Steps, observed, reader_of, reading, series_in, steps_ahead
 from epf_jax.apps.commands.kept_runs import filter_series, room_for
 from epf_jax.apps.commands.model_file import filter_for, target_of
@@ -37,7 +37,6 @@ from epf_jax.apps.commands.options import (
 )
 from epf_jax.apps.commands.report_page import Found, fitted_by, predictions, write_report
 from epf_jax.core.files import write_atomically
-from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.data.tables import count_of
 from epf_jax.models.state_space import StateSpaceModel
@@ -97,7 +96,7 @@ def fit_command(
         else:
             filter_ = filter_for(target, method, particles, series.inputs, room_for(len(series.y), kept))
             results = filter_series(filter_, series, seed, kept)
-            answer = by_filter(filter_, results)
+            answer = by_filter(filter_, results, observed(series, filter_.model), seconds)
             _show(answer)
         found = _looked_around(answer, results, series, steps, seed, in_hindsight=smooth)
         page = _write(output, f"{model} on {data.name}", _about(series, data, seed), found)
@@ -116,16 +115,10 @@ def _learned(
         return answer, None
     filter_ = filter_for(model, None, None, series.inputs)
     results = filter_series(filter_, series, seed, kept)
-    off = _distance(answer, by_filter(filter_, results))
+    off = max(abs(apart) for apart in off_by(results, answer).values())
     told = f"The state in {kept} is off by up to {off:.2g} posterior standard deviations, {repr(filter_).strip('<>')}."
     console.print(told, highlight=False, markup=False, soft_wrap=True)
     return answer._replace(facts=[*answer.facts, told]), results
-
-
-def _distance(answer: Answer, other: Answer) -> float:
-    """How far the means of another answer are off, in posterior standard deviations."""
-    (mean, sd), means = (map(scalars, answer.theta[:2])), scalars(other.theta.mean)
-    return max(float(np.abs(means[name] - mean[name]) / sd[name]) for name in mean)
 
 
 def _show(answer: Answer) -> None:
@@ -140,7 +133,8 @@ def _looked_around(
     answer: Answer, results: Results | None, series: Series, steps: Steps | None, seed: int, *, in_hindsight: bool
 ) -> Found:
     """The answer with the states in hindsight and the forecast."""
-    key, told = jax.random.key(seed), []
+    key = jax.random.key(seed)
+    told: list[str] = []
     smoothed = fitted = ahead = None
     with told_of(told):
         if in_hindsight:
