@@ -320,6 +320,26 @@ def test_a_fit_goes_on_from_its_checkpoint_and_refuses_other_data(tmp_path, expe
             filter_series(filter_, Series(y, None, ("y",)), seed, tmp_path / "fit.epf")
 
 
+@pytest.mark.slow
+def test_fit_is_learn_and_the_stream_goes_on_from_its_state(folder, tmp_path):
+    file = tmp_path / "state.epf"
+    arguments = ("fit", f"{folder}/model.py:model", folder / "data.csv", "--output", tmp_path, "--forecast", 2)
+    result = epf_command(*arguments, "--checkpoint", file)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "Trusted: " in result.stdout
+    assert "importance sampling with Kalman's exact likelihoods" in result.stdout
+    with (tmp_path / "parameters.csv").open() as rows:
+        (row,) = csv.DictReader(rows)
+    exact = epf.exact.kalman(epf.models.ar1(), Y, {"phi": jnp.linspace(-1.0, 2.0, 301)})
+    off = (float(row["mean"]) - float(exact.mean["phi"][-1])) / float(exact.sd["phi"][-1])
+    assert abs(off) < 0.2  # the most that an answer which is trusted may be off
+    assert "importance sampling" in (tmp_path / "fit.html").read_text()
+    lines = lines_of(stream(folder, "0.1\n", "--checkpoint", file, name="model"))
+    assert [line["t"] for line in lines] == [20, 21]
+    found = lines[0]["theta"]["phi"]
+    assert abs(found["mean"] - float(exact.mean["phi"][-1])) < 0.2 * float(exact.sd["phi"][-1])
+
+
 def test_save_fit_and_stream_go_on_from_each_others_checkpoints(folder, fitted, tmp_path, told):
     filter_, file = epf.storvik_filter(epf.models.ar1(), 32), tmp_path / "state.epf"
     given = "".join(f"{value!r}\n" for value in Y.tolist())
@@ -360,7 +380,7 @@ def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
     refused(
         r"transition reads inputs, and failed without them: KeyError: 'dt'. Name the col", *arguments, *named
     )  # dates are labels
-    refused(r"wide.csv: columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
+    refused(r"wide.csv: --columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
     refused(r"--inputs: transition reads inputs, and failed", *arguments, "--columns", "y")
     refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
             *arguments, "--columns", "y,z", "--time", "day", "--inputs", "rain", "--unit", "days")  # fmt: skip
@@ -568,10 +588,15 @@ def test_a_time_column_streams_as_steps_and_a_refused_line_takes_no_time(folder,
     assert lines_of(stream(folder, rest, *kept, name="timed"))[1:] == found[1:]
     assert lines_of(stream(folder, text, *kept, "--replay", name="timed"))[1:] == []
     target = ("stream", f"{folder}/model.py:timed")
-    refused("--start: the first line's step begins", *target, "--time", "day", given="")
+    refused("--start: the first line's step begins", *target, "--time", "day", "--unit", "days", given="")
     refused("--time: --unit and --start speak of", *target, "--unit", "days", given="")
-    refused("line 2: time: column 'day', this line: 'noon' is neither", *target, *options,
+    refused("line 2: --time: column 'day', this line: 'noon' is neither", *target, *options,
             given="day,y,rain\nnoon,0.1,0.5\n", code=1)  # fmt: skip
+
+
+def test_dates_without_a_unit_are_labels_of_a_stream(folder, told):
+    text = "".join(f"2024-01-{i:02d},{value!r}\n" for i, value in enumerate(Y.tolist()[:3], 1))
+    assert lines_of(stream(folder, "day,y\n" + text, "--time", "day")) == told[:3]
 
 
 def test_a_model_file_that_prints_or_exits_breaks_nothing(tmp_path):
@@ -716,6 +741,8 @@ def test_a_checkpoint_tells_how_many_it_holds_and_the_stream_goes_on(folder, tmp
     whole = "y\n" + "".join(f"{v!r}\n" for v in Y.tolist())
     third = stream(folder, whole, *options, "--replay", "--checkpoint-every", 4)
     assert lines_of(third) == [{**told[5], "resumed": True}, *told[6:]]
+    nothing = stream(folder, whole, *options, "--replay")
+    assert "The input had nothing new: its 20 observations were counted before." in nothing.stderr
     refused("begun with --seed 0", "stream", f"{folder}/model.py:filter_", *options, "--seed", 5, given="")
     refused("it holds the state of another filter", "stream", f"{folder}/model.py:model", *options, given="")
     refused("--checkpoint: --replay", "stream", f"{folder}/model.py:model", "--replay", given="")

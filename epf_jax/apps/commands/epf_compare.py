@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import typer
 
+from epf_jax.apps.commands import options
 from epf_jax.apps.commands import output_files as outputs
 from epf_jax.apps.commands.answers import Answer, by_learning, off_by
 from epf_jax.apps.commands.data_file import names_in, observed, reader_of, reading, series_in
@@ -17,17 +18,6 @@ from epf_jax.apps.commands.kept_runs import filter_series, room_for
 from epf_jax.apps.commands.method_names import FOR_STREAMS, METHODS, check_method, in_words
 from epf_jax.apps.commands.model_file import filter_for, target_of
 from epf_jax.apps.commands.options import (
-    Columns,
-    Data,
-    Inputs,
-    Output,
-    Particles,
-    Seconds,
-    Seed,
-    Start,
-    Target,
-    Time,
-    Unit,
     app,
     console,
     fail,
@@ -65,20 +55,20 @@ _LINES = (
 
 @app.command("compare")
 def compare_command(
-    model: Target,
-    data: Data,
+    model: options.Target,
+    data: options.Data,
     methods: Annotated[
         str | None, typer.Option(help=f"Methods to compare, of {in_words()}; {','.join(DEFAULT)} by default.")
     ] = None,
-    particles: Particles = None,
-    seconds: Seconds = 60.0,
-    columns: Columns = None,
-    time: Time = None,
-    unit: Unit = None,
-    start: Start = None,
-    inputs: Inputs = None,
-    seed: Seed = 0,
-    output: Output = pathlib.Path("results"),
+    particles: options.Particles = None,
+    seconds: options.Seconds = 60.0,
+    columns: options.Columns = None,
+    time: options.Time = None,
+    unit: options.Unit = None,
+    start: options.Start = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    output: options.Output = pathlib.Path("results"),
     checkpoint: Annotated[
         pathlib.Path | None, typer.Option(help="File to keep results so far in; each method's has its name added.")
     ] = None,

@@ -10,31 +10,13 @@ import jax
 import numpy as np
 import typer
 
+from epf_jax.apps.commands import options
 from epf_jax.apps.commands import output_files as outputs
 from epf_jax.apps.commands.answers import Answer, by_filter, by_learning, off_by, told_of
 from epf_jax.apps.commands.data_file import Steps, observed, reader_of, reading, series_in, steps_ahead
 from epf_jax.apps.commands.kept_runs import filter_series, room_for
 from epf_jax.apps.commands.model_file import filter_for, target_of
-from epf_jax.apps.commands.options import (
-    Columns,
-    Data,
-    Inputs,
-    Method,
-    Output,
-    Particles,
-    Seconds,
-    Seed,
-    Start,
-    Target,
-    Time,
-    Unit,
-    app,
-    console,
-    keep_compiled_programs,
-    note,
-    refusals,
-    show,
-)
+from epf_jax.apps.commands.options import app, console, in_options, keep_compiled_programs, note, refusals, show
 from epf_jax.apps.commands.report_page import Found, fitted_by, predictions, write_report
 from epf_jax.core.files import write_atomically
 from epf_jax.data.series import Series
@@ -50,18 +32,18 @@ _SMOOTHING, _FORECASTING, _FITTING, _LEARNING = 10, 11, 12, 13  # folded into th
 
 @app.command("fit")
 def fit_command(
-    model: Target,
-    data: Data,
-    method: Method = None,
-    particles: Particles = None,
-    seconds: Seconds = 60.0,
-    columns: Columns = None,
-    time: Time = None,
-    unit: Unit = None,
-    start: Start = None,
-    inputs: Inputs = None,
-    seed: Seed = 0,
-    output: Output = pathlib.Path("results"),
+    model: options.Target,
+    data: options.Data,
+    method: options.Method = None,
+    particles: options.Particles = None,
+    seconds: options.Seconds = 60.0,
+    columns: options.Columns = None,
+    time: options.Time = None,
+    unit: options.Unit = None,
+    start: options.Start = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    output: options.Output = pathlib.Path("results"),
     checkpoint: Annotated[
         pathlib.Path | None,
         typer.Option(help="File to keep the state in: `epf stream` goes on from it, and so does the same command."),
@@ -110,7 +92,7 @@ def _learned(
     model = reader_of(model, series.inputs)
     key = jax.random.fold_in(jax.random.key(seed), _LEARNING)
     answer, learned = by_learning(key, model, observed(series, model), seconds)
-    console.print(str(learned), highlight=False, markup=False, soft_wrap=True)
+    console.print(in_options(str(learned)), highlight=False, markup=False, soft_wrap=True)
     if kept is None:
         return answer, None
     filter_ = filter_for(model, None, None, series.inputs)

@@ -11,24 +11,10 @@ from typing import Annotated, Any, NamedTuple, TextIO
 import jax.numpy as jnp
 import typer
 
+from epf_jax.apps.commands import options
 from epf_jax.apps.commands.data_file import Reading, reading
 from epf_jax.apps.commands.model_file import filter_for, target_of
-from epf_jax.apps.commands.options import (
-    Inputs,
-    Method,
-    Particles,
-    Seed,
-    Start,
-    Target,
-    Time,
-    Unit,
-    app,
-    fail,
-    in_options,
-    keep_compiled_programs,
-    note,
-    refusals,
-)
+from epf_jax.apps.commands.options import app, fail, in_options, keep_compiled_programs, note, refusals
 from epf_jax.core.files import held
 from epf_jax.data.series import STEP
 from epf_jax.data.tables import count_of
@@ -49,17 +35,17 @@ class OnError(enum.StrEnum):
 
 @app.command("stream")
 def stream_command(
-    model: Target,
-    method: Method = None,
-    particles: Particles = None,
+    model: options.Target,
+    method: options.Method = None,
+    particles: options.Particles = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns that are observed, by name, or by position from 1 without a header.")
     ] = None,
-    time: Time = None,
-    unit: Unit = None,
-    start: Start = None,
-    inputs: Inputs = None,
-    seed: Seed = 0,
+    time: options.Time = None,
+    unit: options.Unit = None,
+    start: options.Start = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
     checkpoint: Annotated[pathlib.Path | None, typer.Option(help="File that the state is kept in.")] = None,
     checkpoint_every: Annotated[
         int, typer.Option(help="Write the checkpoint, and then the lines, of so many observations at once.", min=1)
