@@ -162,7 +162,7 @@ def test_a_method_that_collapsed_has_a_score_of_minus_infinity():
 
 
 def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
-    message = r"--methods?: there is no 'kalman'; choose one of stream, epf, storvik, node, particle-learning, "
+    message = r"--methods?: there is no 'kalman'; choose one of epf, storvik, node, particle-learning, "
     for command in (("fit", "--method"), ("compare", "--methods")):
         refused(
             message,
@@ -178,7 +178,6 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
     refused("smc2 remembers every observation", "stream", f"{folder}/model.py:model", "--method", "smc2", given="")
     for name in METHODS:
         assert isinstance(filter_of(name, epf.models.ar1(), None, room=5), epf.Filter)
-    refused("--particles: without --method", "stream", f"{folder}/model.py:model", "--particles", 10, given="")
 
 
 # ------------------------------------------------------------------------------------------------------------- fit

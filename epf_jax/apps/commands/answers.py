@@ -60,7 +60,10 @@ class Answer(NamedTuple):
 
     def table(self, title: str = "") -> Table:
         """The rows, rounded."""
-        rows = [{key: v if key == "parameter" else written(v) for key, v in row.items()} for row in self.rows()]
+        rows = [
+            {k: v if k == "parameter" else written(v, 2 if k == "error" else 4) for k, v in row.items()}
+            for row in self.rows()
+        ]
         note = "" if self.error is None else "error: how far the mean may be off, in posterior standard deviations."
         return Table(title, rows, note)
 

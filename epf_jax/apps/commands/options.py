@@ -37,7 +37,11 @@ Method = Annotated[str | None, typer.Option(help=f"One of {in_words()}; by defau
 Seconds = Annotated[float, typer.Option(help="The most seconds that learning may take; an answer comes before.")]
 Particles = Annotated[
     int | None,
-    typer.Option(help="Number of particles of --method (of `node`, at each node); by default what suits it.", min=1),
+    typer.Option(
+        help="Number of particles of --method (of `node`, at each node; of `window`, thetas in each group); by default "
+        "what suits it.",
+        min=1,
+    ),
 ]
 Columns = Annotated[str | None, typer.Option(help="Columns that are observed, such as high,low. The rest by default.")]
 Inputs = Annotated[str | None, typer.Option(help="Columns that the model reads as u[name].")]
@@ -159,6 +163,6 @@ def show(table: Table) -> None:
         console.print(table.note, style="dim", highlight=False)
 
 
-def written(value: Any) -> str:
+def written(value: Any, digits: int = 4) -> str:
     """A number as text for a table."""
-    return f"{float(value):.4g}"
+    return f"{float(value):.{digits}g}"
