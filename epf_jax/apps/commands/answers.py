@@ -19,7 +19,6 @@ from epf_jax.learning.learned_table import sentence_of
 from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.running.records import Summary
-from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import warn_of_no_estimate
 
@@ -86,13 +85,13 @@ def by_learning(key: Any, model: StateSpaceModel, series: Observed, seconds: flo
     return answer, learned
 
 
-def by_filter(filter_: Filter, results: Results, series: Observed, seconds: float) -> Answer:
+def by_filter(filter_: Filter, results: Results, seconds: float) -> Answer:
     """The answer of a filter's run, and how far it is off by fresh likelihoods, which take at most so many seconds."""
     theta = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], results.theta)
     told: list[str] = []
     with told_of(told):
         warn_of_no_estimate(filter_, 0, results.final.t)
-        found = results._replace(origin=Origin(filter_.model, series)).diagnose(seconds=seconds)
+        found = results.diagnose(seconds=seconds)
     is_good = not told and all(each.grade == "harmless" for each in found)
     verdict = [f"Nothing found. {found.measured}"] if is_good else []
     verdict += told + [f"{each.message} {each.advice}" for each in found]

@@ -78,7 +78,7 @@ def fit_command(
         else:
             filter_ = filter_for(target, method, particles, series.inputs, room_for(len(series.y), kept))
             results = filter_series(filter_, series, seed, kept)
-            answer = by_filter(filter_, results, observed(series, filter_.model), seconds)
+            answer = by_filter(filter_, results, seconds)
             _show(answer)
         found = _looked_around(answer, results, series, steps, seed, in_hindsight=smooth)
         page = _write(output, f"{model} on {data.name}", _about(series, data, seed), found)

@@ -24,6 +24,7 @@ from epf_jax.running.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
 from epf_jax.running.room import check_room
 from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
@@ -60,7 +61,7 @@ def filter_series(
         for piece in _pieces(filter_, series, seed, checkpoint):
             found.append(piece)
             bar.update(task, completed=int(piece.final.t))
-        return join(found)
+        return join(found)._replace(origin=Origin(filter_.model, observed(series, filter_.model)))
 
 
 def _pieces(filter_: Filter, series: Series, seed: int, checkpoint: pathlib.Path | None) -> Iterator[Results]:
