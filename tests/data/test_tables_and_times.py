@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import epf_jax as epf
-from epf_jax.apps.commands.one_fit import series_from
+from epf_jax.apps.commands.data_file import Reading, series_in
 from epf_jax.data.tables import read_csv
 from epf_jax.data.timestamps import UNITS, axis_of
 
@@ -472,7 +472,7 @@ def test_a_parquet_file_is_the_table_that_it_holds(tmp_path, monkeypatch):
     found = epf.from_table(tmp_path / "data.parquet", "y", time="day", unit="days", inputs="rain")
     expected = epf.from_table(table, "y", time="day", unit="days", inputs="rain")
     jax.tree.map(np.testing.assert_array_equal, (found.y, found.inputs), (expected.y, expected.inputs))
-    at_the_shell = series_from(tmp_path / "data.parquet", ("y",), "day", "days", None, ("rain",))
+    at_the_shell = series_in(tmp_path / "data.parquet", Reading(("y",), "day", "days", None, ("rain",)))
     jax.tree.map(np.testing.assert_array_equal, (found.y, found.inputs), (at_the_shell.y[:, 0], at_the_shell.inputs))
     (tmp_path / "text.parquet").write_text("y\n1\n")
     with pytest.raises(ValueError, match=r"text.parquet: it cannot be read as Parquet"):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epf_jax.data.series import STEP, Series, series_of, shaped
-from epf_jax.data.tables import listed, read_csv
+from epf_jax.data.tables import listed, read_file
 from epf_jax.data.timestamps import EarlyError, usual_step
 from epf_jax.models.observed import Observed, observed_series, y_shape
 from epf_jax.models.state_space import StateSpaceModel, with_example
@@ -49,8 +49,8 @@ def reading(columns: str | None, time: str | None, unit: str | None, start: str 
 
 
 def series_in(path: pathlib.Path, how: Reading) -> Series:
-    """The columns of a CSV file that the options name."""
-    table, row = read_csv(path)
+    """The columns of a CSV or Parquet file that the options name."""
+    table, row = read_file(path)
     try:
         series = series_of(table, how.columns or None, how.time, how.unit, how.start, how.inputs, row)
     except ValueError as error:
@@ -99,7 +99,7 @@ def steps_ahead(num: int | None, future: pathlib.Path | None, series: Series, ho
 def _steps_in(future: pathlib.Path, series: Series, how: Reading) -> Steps:
     if how.time is None and not how.inputs:
         raise ValueError("--future: without --time and --inputs there is nothing to read in it. Say --forecast N.")
-    table, row = read_csv(future)
+    table, row = read_file(future)
     start = None if series.times is None or STEP not in (series.inputs or {}) else series.times[-1]
     try:
         known = series_of(table, (), how.time, how.unit, start, how.inputs, row, ahead=True)
