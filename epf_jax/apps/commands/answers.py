@@ -20,7 +20,7 @@ from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.running.records import Summary
 from epf_jax.running.results import Results
-from epf_jax.running.room import warn_of_no_estimate
+from epf_jax.running.run import warn_of_no_estimate
 
 
 class Answer(NamedTuple):

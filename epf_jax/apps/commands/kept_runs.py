@@ -26,8 +26,7 @@ from epf_jax.running.checkpoints import (
 )
 from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
-from epf_jax.running.room import check_room
-from epf_jax.running.run import DEFAULT_LEVELS, join, pieces, run_jitted
+from epf_jax.running.run import DEFAULT_LEVELS, check_room, join, pieces, run_jitted
 
 _OPTIONS = (DEFAULT_LEVELS, False, None)  # levels, history, remat_every
 _MOST, _SHORTEST = 50, 50  # pieces of a series, observations of a piece: a checkpoint costs, too
