@@ -23,7 +23,7 @@ from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel, example_input
 from epf_jax.running import checkpoints
 from epf_jax.running.certificate import Certificate
-from epf_jax.running.checkpoints import check_notes, check_path, read_checkpoint, read_notes, write_checkpoint
+from epf_jax.running.checkpoints import CheckpointError, check_path, kept_in, read_checkpoint, write_checkpoint
 from epf_jax.running.clock import Clock
 from epf_jax.running.likelihoods import Evaluated, likelihoods
 
@@ -79,14 +79,16 @@ def load(path: str | os.PathLike, filter_: Filter | StateSpaceModel) -> Any:
     if not isinstance(filter_, StateSpaceModel):
         return checkpoints.load(path, filter_)
     model, file = filter_, check_path(path)
-    notes = read_notes(file)
-    check_notes(file, notes, _KIND, {"route": int, "num_particles": int, "arrays": list, "numbers": dict, "seed": int})
+    notes = kept_in(file).notes
+    kinds = {"route": int, "num_particles": int, "arrays": list, "numbers": dict, "seed": int}
+    if notes.get("kind") != _KIND or not all(isinstance(notes.get(name), kind) for name, kind in kinds.items()):
+        raise CheckpointError(f"{file}: it does not hold an answer of epf.learn. Choose another file.")
     route, num_particles = ROUTES[notes["route"]], notes["num_particles"]
     nothing: Any = None
     structure: Any = jax.tree.structure(_tree(0, example_input(model), nothing))
     like = structure.unflatten([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in notes["arrays"]])
     filter_ = filter_going_on(model, route, num_particles, like["y"].shape[0])
-    tree = read_checkpoint(file, filter_, like).tree
+    tree = read_checkpoint(file, filter_, like).state
     return _learned(model, tree, notes)
 
 
