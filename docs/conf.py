@@ -46,9 +46,14 @@ def _links(app, name, source):
     source[0] = re.sub(r"(?<!!)\]\(\.\./", f"]({REPOSITORY}", text)
 
 
-def _stars(app, what, name, thing, options, lines):
-    """A star in a docstring is a star: the shape [N, *x]."""
+def _as_written(app, what, name, thing, options, lines):
+    """A star in a docstring is a star, as in the shape [N, *x]; an indented block after a colon is code."""
     lines[:] = [re.sub(r"(?<![*`])\*(?=\w)", r"\*", line) for line in lines]
+    for i, line in enumerate(lines[:-2]):
+        indent = len(line) - len(line.lstrip())
+        is_prose = line.endswith(":") and not line.lstrip().startswith((":", "..", "*"))
+        if is_prose and not lines[i + 1] and lines[i + 2].startswith(" " * (indent + 4)):
+            lines[i] += ":"
 
 
 def _fields_once(app, what, name, thing, skip, options):
@@ -58,6 +63,6 @@ def _fields_once(app, what, name, thing, skip, options):
 
 def setup(app):
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", _stars, priority=1000)
+    app.connect("autodoc-process-docstring", _as_written, priority=1000)
     app.connect("autodoc-skip-member", _fields_once)
     app.connect("source-read", _links)
