@@ -9,7 +9,6 @@ import numpyro.distributions as dist
 import pytest
 
 import epf_jax as epf
-from epf_jax.filters.groups import in_groups
 
 
 def scalar_theta():
@@ -180,9 +179,6 @@ FILTERS = {
     "resample_move": lambda model, n: epf.resample_move_filter(model, n, max_steps=8, rate=3.0),
     "smc2": lambda model, n: epf.smc2_filter(model, n, max_steps=8, num_inner=4, max_inner=8, min_acceptance=0.5),
     "smc2_kalman": lambda model, n: epf.smc2_filter(model, n, max_steps=8, inner=epf.kalman(model)),
-    "smc2_window": lambda model, n: in_groups(
-        epf.smc2_filter(model, n // 2, window=3, num_inner=4, max_inner=8, min_acceptance=0.5), 2
-    ),
     "practical": lambda model, n: epf.practical_filter(model, n, lag=3, num_path_particles=3),
     "sir": epf.bootstrap_filter,
     "nodes": lambda model, n: epf.node_filter(model, 8, num_nodes=5, num_points=64),

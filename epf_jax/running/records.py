@@ -170,7 +170,7 @@ def record(state: FilterState, info: StepInfo, levels: tuple[float, ...]) -> dic
         "num_bad_weights": info.num_bad_weights,
         "num_bad_densities": info.num_bad_densities,
         "collapsed": info.collapsed,
-        "error": jnp.asarray(info.error),
+        "error": jnp.asarray(info.error, state.log_evidence.dtype),
     }
 
 

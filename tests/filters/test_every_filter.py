@@ -103,6 +103,7 @@ def test_missing_observations_leave_no_trace_of_nan(name, model_name):
         results = results._replace(final=results.final._replace(S=S._replace(memory=None)))
     if filter_.max_steps is not None or name == "online_em":  # NaN at steps that try no move: now and then, or never
         results = results._replace(acceptance=jnp.zeros(T))
+    results = results._replace(error=jnp.zeros(T))  # NaN where there are no groups
     for leaf in jax.tree.leaves(results):
         assert not np.any(np.isnan(leaf))
     assert int(results.num_bad_weights.sum()) == 0
