@@ -198,7 +198,7 @@ def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
         return f"the model could not be inspected: {in_full(model.shapes.problem)}"
     if len(model.shapes.x.shape) > 1:
         return f"the state has several axes, shape {model.shapes.x.shape}."
-    theta = model.parameters.to_theta(model.parameters.centre)
+    theta = model.shapes.theta
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     for name in functions:
         kind = abstractly(getattr(model, name), theta, x, example_input(model))
@@ -219,7 +219,7 @@ def why_not_linear_observation(model: StateSpaceModel) -> str:
     problem = why_not_gaussian(model, "observation")
     if problem:
         return problem
-    theta, u = model.parameters.to_theta(model.parameters.centre), example_input(model)
+    theta, u = model.shapes.theta, example_input(model)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
 
     def mean(x, theta, u):
@@ -237,17 +237,24 @@ def why_not_linear_observation(model: StateSpaceModel) -> str:
 
 def why_not_gaussian_filter(model: StateSpaceModel) -> str:
     """A sentence that says why a filter with Gaussian laws of the state does not fit `model`, or an empty string."""
-    kind = abstractly(model.initial, model.parameters.to_theta(model.parameters.centre))
+    kind = abstractly(model.initial, model.shapes.theta)
     start = "" if is_gaussian(kind) else f"the initial state is {type(kind).__name__}, not Gaussian."
     return why_not_fully_adapted(model) or start
 
 
+@lru_cache(maxsize=256)
 def why_not_kalman(model: StateSpaceModel) -> str:
     """A sentence that says why Kalman's filter does not fit `model`, or an empty string."""
-    theta, x = model.parameters.to_theta(model.parameters.centre), np.zeros(model.shapes.x.shape, float)
     problem = why_not_gaussian_filter(model)
-    if problem or is_linear_gaussian(lambda x, u: model.transition(theta, x, u), x, example_input(model)):
+    if problem:
         return problem
+
+    def transition(x, theta, u):
+        return model.transition(theta, x, u)
+
+    x = np.zeros(model.shapes.x.shape, float)
+    if is_linear_gaussian(transition, x, model.shapes.theta, example_input(model)):
+        return ""
     return "the mean of the transition is not linear in x, or its noise depends on x."
 
 
