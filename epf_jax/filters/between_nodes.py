@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from epf_jax.core.adaptive_grid import TAMED
 from epf_jax.core.interpolation import compress, expand, piecewise_cubic
 from epf_jax.particles.quasi_random import lattice
 
 _ABOVE = 0.25  # what is read may be above the nodes around by so much; a Gaussian is by 1/8 at one node a sd
-_SCALE = 25.0  # how far below the top `interpolation.compress` sets in: cubics between cliffs would overshoot
 _LEAST_REACH = 3.5  # posterior standard deviations from the mean to the box's edge, however few the nodes are
 _SEEN = 1e-3  # of the posterior's mass in five nodes on end, by the least of them, below which nothing can be told
 LOWEST = 1e6  # below the top: guesses of new nodes made from guesses of old ones would in time overflow
@@ -44,6 +44,7 @@ class Between(NamedTuple):
             interpolation.
         cell: the distance between nodes along every coordinate.
         reach: how many posterior standard deviations a new box extends along every coordinate.
+        least: the cell, but no more than a box of that reach makes of a posterior standard deviation.
     """
 
     nodes: Float[np.ndarray, "K P"]
@@ -54,11 +55,12 @@ class Between(NamedTuple):
     corners: Callable[[Any], Around]
     cell: Float[np.ndarray, " P"]
     reach: Float[np.ndarray, " P"]
+    least: Float[np.ndarray, " P"]
 
     def read(self, log_likelihood: Float[Array, " K"]) -> Float[Array, " G"]:
         """Log L at the G points."""
         top = jnp.max(log_likelihood)
-        return expand(self.around.read(_squeezed(log_likelihood, top)), top, _SCALE)
+        return expand(self.around.read(_squeezed(log_likelihood, top)), top, TAMED)
 
     def read_at(self, log_likelihood: Float[Array, " K"], s: Float[Array, "M P"]) -> Float[Array, " M"]:
         """Log L at each s. Outside of the box it goes on linearly from the edge, but never upwards."""
@@ -67,8 +69,8 @@ class Between(NamedTuple):
         inside, straight_on = (
             self.around_each(at).read(squeezed) for at in (jnp.minimum(jnp.maximum(s, -1.0), 1.0), s)
         )
-        values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - LOWEST, top, _SCALE))
-        return expand(values, top, _SCALE)
+        values = jnp.maximum(jnp.minimum(inside, straight_on), compress(top - LOWEST, top, TAMED))
+        return expand(values, top, TAMED)
 
 
 def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Between:
@@ -105,7 +107,7 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     cell = np.array([2.0 / (n - 1) for n in counts], dtype)
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
     reaches = np.array([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], dtype)
-    return Between(nodes, at, around(at), nearest, around, corners, cell, reaches)
+    return Between(nodes, at, around(at), nearest, around, corners, cell, reaches, np.minimum(cell, 1.0 / reaches))
 
 
 def roughness(
@@ -134,4 +136,4 @@ def roughness(
 def _squeezed(log_likelihood, top):
     """The values that cubics interpolate, in a branch, because XLA would fuse it into each of the 4^P reads a point."""
     flat = jnp.all(log_likelihood == top)
-    return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, _SCALE))
+    return jax.lax.cond(flat, lambda: log_likelihood - top, lambda: compress(log_likelihood, top, TAMED))

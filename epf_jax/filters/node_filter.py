@@ -30,26 +30,28 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from epf_jax.core.adaptive_grid import is_narrow, possible, seen, spread
 from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.choice import where
-from epf_jax.core.gaussian import cholesky, diagonal, diagonal_matrix, solve_lower
+from epf_jax.core.gaussian import diagonal, diagonal_matrix, solve_lower
 from epf_jax.filters.between_nodes import between_nodes, roughness
 from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments
-from epf_jax.filters.known_theta import KnownTheta, check_inner, particles
+from epf_jax.filters.known_theta import KnownTheta, check_inner, kalman, particles
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.models.parameters import node_counts
 from epf_jax.models.path_terms import warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.particles.default_proposal import default_proposal
-from epf_jax.particles.proposals import Proposal, check_proposal
+from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
 from epf_jax.particles.quasi_random import MOST_DIMENSIONS, in_order, keeps_order, quasi_random_where_possible
 from epf_jax.particles.resampling import Resampler, systematic
-from epf_jax.particles.weights import ess
 from epf_jax.statistics.statistic import check_model_learns
 
 DEFAULT_NODES = {1: 15, 2: 21, 3: 11}
+NODES_OF_LAWS = {1: 21, 2: 21, 3: 19}  # without particles, what is read between nodes is all that errs
 DEFAULT_INNER = 32
 NUM_POINTS = {1: 128, 2: 610, 3: 2048}
 LEAST_POINTS = 16  # for each parameter: with fewer, hardly one lies where the posterior is
@@ -58,9 +60,6 @@ _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that c
 _AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
 _OUTER = 0.95  # where the outer twentieth of the box begins, for diagnoses
 _BEYOND = 0.5  # the same mass that says that the posterior lies beyond the box
-_SEEING = 8.0  # points by which it is told where a narrow posterior lies
-_NARROW = 0.5  # posterior standard deviations in cells below which it can hardly be read between the nodes
-_IMPOSSIBLE = 1e4  # what an observation of zero density costs a node; infinities would spoil the cubics around
 
 
 class Nodes(NamedTuple):
@@ -97,14 +96,17 @@ def node_filter(
 
     Args:
         model: the state-space model.
-        num_inner: particles at each node, 32 by default.
-        inner: `epf.kalman(model)`, for models that are linear and Gaussian in x, or `epf.sigma_points(model)`, for no
-            particles but a Gaussian law of the state at each node: faster, and exact for linear models.
-        num_nodes: nodes per unconstrained coordinate (one number, or one each); 15 for one parameter, 21 x 21 for two,
-            11 x 11 x 11 for three by default. The first observations are interpolated between nodes of the prior's box,
-            which is ten of its standard deviations wide: take more nodes if the prior is wide and the likelihood is not
-            one smooth hill. Take more, too, along a parameter that the data determine much better at some values of
-            another parameter than at others (such as the level of a volatility that hardly reverts).
+        num_inner: particles at each node; by default none, but Kalman's filter, if the model is linear and Gaussian in
+            x, and otherwise 32.
+        inner: `epf.kalman(model)` or `epf.sigma_points(model)`, for no particles but a Gaussian law of the state at
+            each node. Sigma points are never the default: beyond linear models they have an error that every key
+            shares, and nothing tells of it.
+        num_nodes: nodes per unconstrained coordinate (one number, or one each). By default 15 for one parameter,
+            21 x 21 for two, 11 x 11 x 11 for three; without particles 21, 21 x 21 and 19 x 19 x 19. The
+            first observations are interpolated between nodes of the prior's box, which is ten of its standard
+            deviations wide: take more nodes if the prior is wide and the likelihood is not one smooth hill. Take more,
+            too, along a parameter that the data determine much better at some values of another parameter than at
+            others (such as the level of a volatility that hardly reverts).
         num_points: G, the number of lattice points at which the posterior is read; 128, 610 and 2048 for one, two and
             three parameters by default. This is the filter's `num_particles`.
         reach: how many posterior standard deviations a new box extends to either side of the posterior mean; fewer, if
@@ -125,7 +127,10 @@ def node_filter(
     check_model_learns(model, "node_filter")
     warn_of_moving_bounds(model, "node_filter")
     coordinates = model.parameters
-    counts = node_counts("node_filter", num_nodes, coordinates, DEFAULT_NODES, least=4)
+    if inner is None and num_inner is proposal is resample is None and not why_not_kalman(model):
+        inner = kalman(model)
+    default_nodes = DEFAULT_NODES if inner is None else NODES_OF_LAWS
+    counts = node_counts("node_filter", num_nodes, coordinates, default_nodes, least=4)
     num_points = _checked_points(num_points, len(counts))
     if inner is None:
         inner, resample = _inner_particles(model, num_inner, proposal, resample)
@@ -249,13 +254,11 @@ def _take(coordinates, between, step, S):
     """One step of every node's filter, and the interpolated posterior."""
     filters, info = jax.vmap(step)(S.filters)
     collapsed = jnp.all(info.collapsed)
-    lowest = jnp.min(where(info.collapsed, jnp.inf, info.log_increment))
-    increments = where(info.collapsed, lowest - _IMPOSSIBLE, info.log_increment)
-    log_likelihood = S.log_likelihood + where(collapsed, 0.0, increments)
+    log_likelihood = S.log_likelihood + where(collapsed, 0.0, possible(info.log_increment))
     highest = jnp.max(log_likelihood)
     S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
     log_weights, log_mass = _weigh(coordinates, between, S)
-    mean, scale_tril = _spread(between, log_weights)
+    mean, scale_tril = spread(jnp.exp(log_weights), between.at)
     return _Taken(S._replace(log_mass=log_mass), log_weights, mean, scale_tril, highest + log_mass, info)
 
 
@@ -266,28 +269,21 @@ def _look_closer(coordinates, between, inner, take, num_more, S):
 
     def look(k, known):
         before, taken = known
-        seen = _flattened(taken.log_weights)
+        shown = seen(taken.log_weights, between.at, between.least, 0.0)
 
         def finer():
-            return _moved(coordinates, between, inner, before, *_closer(between, before, seen))
+            return _moved(coordinates, between, inner, before, *_closer(between, before, shown))
 
         def taken_of_it():
             closer = jax.lax.cond(k == 0, lambda: before, finer)
             return closer, take(closer)
 
         # At the box's edge all that is seen of the posterior is its near side: the box has to grow first.
-        sensible = _is_narrow(between, taken) & (_mass_at_edge(between, seen) < _BEYOND)
+        sensible = (shown.flattening > 1.0) & (_mass_at_edge(between, shown.weights) < _BEYOND)
         return jax.lax.cond((k == 0) | sensible, taken_of_it, lambda: known)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, S))
     return jax.lax.fori_loop(0, 1 + num_more, look, (S, nothing))[1]
-
-
-def _flattened(log_weights):
-    """Weights of a flattened posterior, so that several points count if only one or two would."""
-    log_weights = jax.lax.stop_gradient(log_weights)
-    wider = jax.nn.log_softmax(log_weights / 4.0 ** jnp.arange(8.0)[:, None], axis=1)
-    return wider[jnp.argmax((jax.vmap(ess)(wider) >= _SEEING).at[-1].set(True))]
 
 
 def _weigh(coordinates, between, S):
@@ -307,8 +303,9 @@ def _weigh_by(coordinates, between, S, log_likelihood):
 def _replace(coordinates, between, inner, taken):
     """Nodes on the posterior's own axes if it has become narrow or reaches the edge; the weights of their points."""
     S, log_weights = taken.S, taken.log_weights
-    edge = _mass_at_edge(between, log_weights)
-    narrow = (jnp.prod(diagonal(taken.scale_tril) * between.reach) < _SMALLER) | _is_narrow(between, taken)
+    edge = _mass_at_edge(between, jnp.exp(log_weights))
+    smaller = jnp.prod(diagonal(taken.scale_tril) * between.reach) < _SMALLER
+    narrow = smaller | is_narrow(taken.scale_tril, between.least)
 
     def looked_at():
         mean, axes, at_edge, fits = _new_box(coordinates, between, taken, edge)
@@ -346,30 +343,16 @@ def _moved(coordinates, between, inner, S, centre, axes):
     return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.between)(theta, around, shares))
 
 
-def _mass_at_edge(between, log_weights):
+def _mass_at_edge(between, weights):
     """The posterior's mass in the outer half of the outer cells."""
-    return jnp.exp(log_weights) @ jnp.any(jnp.abs(between.at) > 1.0 - between.cell / 2, axis=1)
+    return weights @ np.any(np.abs(between.at) > 1.0 - between.cell / 2, axis=1)
 
 
-def _spread(between, log_weights):
-    """Mean and lower-triangular scale of the posterior in the box's own coordinates s."""
-    w = jax.lax.stop_gradient(jnp.exp(log_weights))
-    mean = w @ between.at
-    return mean, cholesky((w[:, None] * (between.at - mean)).T @ (between.at - mean))
-
-
-def _is_narrow(between, taken):
-    """Whether the posterior is too narrow for the nodes in some direction, and would be wider on a new box."""
-    return jnp.any(diagonal(taken.scale_tril) < _NARROW * jnp.minimum(between.cell, 1.0 / between.reach))
-
-
-def _closer(between, S, log_weights):
-    """A box around the posterior that extends at least 1.5 cells to either side, the precision of the old grid."""
-    mean, scale_tril = _spread(between, log_weights)
-    least = jnp.maximum(1.5 * between.cell - between.reach * diagonal(scale_tril), 0.0)
-    sides = scale_tril * between.reach + diagonal_matrix(least)
+def _closer(between, S, shown):
+    """A box around a flattened posterior."""
+    sides = 0.5 * between.reach * shown.scale_tril
     sides = sides / jnp.maximum(jnp.max(jnp.abs(sides), axis=0), 1.0)  # none longer than those of the box that is there
-    return S.centre + S.axes @ mean, S.axes @ sides
+    return S.centre + S.axes @ shown.mean, S.axes @ sides
 
 
 def _cut_back(old_centre, old_axes, centre, axes, limit):

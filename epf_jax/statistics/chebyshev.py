@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from epf_jax.core.adaptive_grid import TAMED, possible
 from epf_jax.core.checks import check_positive
 from epf_jax.core.choice import where
 from epf_jax.core.interpolation import between, compress, expand
@@ -27,37 +28,46 @@ from epf_jax.models.parameters import Parameters, Theta, node_counts
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler, random_walk
-from epf_jax.statistics.nodal_box import RESOLVED, following, nodes, reading_scale, to_unit
+from epf_jax.statistics.nodal_box import following, nodes_of
 from epf_jax.statistics.opening import Opening, opener
 from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target, with_sampler
 
 DEFAULT_NODES = {1: 20, 2: 24, 3: 12}
 _REMEMBERED_STEPS = {1: 6, 2: 25, 3: 25}  # with one parameter, a few observations say where its nodes belong
-_IMPOSSIBLE = 1e4  # log-density ratio that stands for a zero density
 _LEAST = -1e15  # what a step may take from a node at most: sums of it, and what is read between them, do not overflow
 
 
 class NodalStatistic(NamedTuple):
     """The path's log-density at the nodes of a box, relative to the node where it is largest.
 
-    All particles share one box and one `fall`, but each has its own copy.
+    All particles share one box and one `flattening`, but each has its own copy.
 
     Attributes:
         values: the log-density at the nodes, zero at the best node, so that long series lose no digits; in a fixed box,
             the sum of such log-densities of each step.
-        low, high: the box's ends in z.
-        fall: how far the log-density fell between the nodes near its top when the box was last due. If it is more than
-            `RESOLVED`, the nodes do not resolve the posterior.
+        middle, half: the box's centre in z, and the half of its width.
+        flattening: the root of the density that was as wide as the nodes can show when the box was last due; 1 where
+            they show the density itself.
         num_misread: how often a box was cut although its nodes were too far apart for interpolation.
         opening: the path's first steps, or None if they are not kept.
     """
 
     values: Float[Array, "..."]
-    low: Float[Array, " P"]
-    high: Float[Array, " P"]
-    fall: Float[Array, ""]
+    middle: Float[Array, " P"]
+    half: Float[Array, " P"]
+    flattening: Float[Array, ""]
     num_misread: Float[Array, ""]
     opening: Opening | None = None
+
+    @property
+    def low(self) -> Float[Array, " P"]:
+        """The box's lower ends in z."""
+        return self.middle - self.half
+
+    @property
+    def high(self) -> Float[Array, " P"]:
+        """The box's upper ends in z."""
+        return self.middle + self.half
 
 
 _axes: Any = (0, None, None, None, None, 0)
@@ -118,11 +128,11 @@ def _nodal(
     openings: Any,
 ) -> Statistic:
     """The statistic of particles that keep their openings, unless `openings` is None."""
-    coordinates = model.parameters
-    low_0, high_0 = first_box
+    coordinates, at = model.parameters, nodes_of(counts)
+    box_0 = 0.5 * (first_box[0] + first_box[1]), 0.5 * (first_box[1] - first_box[0])
     squeeze, stretch = (compress, expand) if shrink is not None else (lambda v, top, scale: v,) * 2
 
-    def log_ratios(group, low, high, x_prev, x, y, u):
+    def log_ratios(group, middle, half, x_prev, x, y, u):
         """The terms' log-density at every node, relative to the node where it is largest."""
 
         def log_prob(z):
@@ -131,50 +141,49 @@ def _nodal(
         at_all = log_prob
         for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
             at_all = jax.vmap(at_all)
-        at_nodes = _worked_out_once(at_all(nodes((low, high), counts)))
         # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
-        ratios, is_number = _from_top(at_nodes), at_nodes > -jnp.inf
-        # A node whose density is zero, or no number, is worth a large finite penalty: infinities would spoil the sum at
-        # every other node. It is at least that of the others: a density may be zero for being too small a number.
-        worst = jax.lax.stop_gradient(jnp.min(where(is_number, ratios, -_IMPOSSIBLE)))
-        return jnp.maximum(where(is_number, ratios, jnp.minimum(worst, -_IMPOSSIBLE)), _LEAST)
+        return jnp.maximum(_from_top(possible(at_all(middle + half * at))), _LEAST)
 
-    def at_start(low, high, x_0):
-        return log_ratios(terms.initial, low, high, x_0, x_0, None, None) if terms.initial else jnp.zeros(counts)
+    def at_start(middle, half, x_0):
+        return log_ratios(terms.initial, middle, half, x_0, x_0, None, None) if terms.initial else jnp.zeros(counts)
 
     def init(x_0=None):
-        values = jnp.zeros(counts) if x_0 is None else at_start(low_0, high_0, x_0)
+        values = jnp.zeros(counts) if x_0 is None else at_start(*box_0, x_0)
         opening = None if openings is None or x_0 is None else openings.begin(x_0)
-        return NodalStatistic(values, low_0, high_0, jnp.asarray(RESOLVED, low_0.dtype), jnp.zeros(()), opening)
+        return NodalStatistic(values, *box_0, jnp.ones((), box_0[0].dtype), jnp.zeros(()), opening)
 
     def update(key, S, theta, x_prev, x, y, u):
-        low, high = (low_0, high_0) if shrink is None else (S.low, S.high)
-        values = S.values + log_ratios(terms.steps, low, high, x_prev, x, y, u)
+        middle, half = box_0 if shrink is None else (S.middle, S.half)
+        values = S.values + log_ratios(terms.steps, middle, half, x_prev, x, y, u)
         values = values if shrink is None else _from_top(values)  # a fixed box's are sums, as online EM wants them
         opening = None if S.opening is None else openings.extend(S.opening, x, y, u)
         return S._replace(values=values, opening=opening)
 
-    def evaluate(opening, low, high, t):
+    def evaluate(opening, middle, half, t):
         """The log-density of a path of at most t steps, all kept, at the nodes of another box."""
-        of_start, of_step = partial(at_start, low, high), partial(log_ratios, terms.steps, low, high)
+        of_start, of_step = partial(at_start, middle, half), partial(log_ratios, terms.steps, middle, half)
         return openings.total(opening, of_start, of_step, so_far=t)
 
     def log_target(S):
-        top, scale = jnp.max(S.values), reading_scale(S.fall, counts)
+        top, scale = jnp.max(S.values), TAMED * S.flattening
         squeezed = squeeze(S.values, top, scale)
 
         def log_density(z):
-            s = to_unit(z, S.low, S.high)
+            s = (z - S.middle) / S.half
             inside = jnp.all(jnp.abs(s) <= 1.0)
             return where(inside, coordinates.log_prior(z) + stretch(between(squeezed, s), top, scale), -jnp.inf)
 
         return log_density
 
     def update_all(key, S, theta, x_prev, x, y, u, log_weights, t):
-        once = NodalStatistic(S.values, S.low[0], S.high[0], S.fall[0], S.num_misread[0], S.opening)
+        parts: Any = (S.values, *(part[0] for part in S[1:5]), S.opening)
+        once = NodalStatistic(*parts)
         for_all = jax.vmap(lambda S, x_prev, x: update(None, S, None, x_prev, x, y, u), in_axes=(_BY_PARTICLE, 0, 0))
         new = for_all(once, x_prev, x)
-        return follow(S._replace(values=new.values, opening=new.opening), log_weights, t)
+        new = follow(once._replace(values=new.values, opening=new.opening), log_weights, t)
+        shared = (jnp.broadcast_to(part, old.shape) for part, old in zip(new[1:5], S[1:5], strict=True))
+        parts = (new.values, *shared, new.opening)
+        return NodalStatistic(*parts)
 
     name = f"chebyshev on {' x '.join(map(str, counts))} nodes"
     statistic = from_log_target(model, init, update, log_target, sampler, name)
@@ -186,16 +195,9 @@ def _nodal(
     return with_sampler(statistic._replace(update_all=update_all), model, random_walk() if sampler is None else sampler)
 
 
-def _worked_out_once(values: Array) -> Array:
-    """The values, with -inf for NaN. It is a quotient, because XLA would recompute sines for every reader."""
-    is_number = jnp.isfinite(values)
-    return where(is_number, values, -jnp.inf) / where(is_number, 1.0, 2.0)
-
-
 def _from_top(values: Array) -> Array:
-    """Log-densities relative to the largest; some may be -inf."""
-    top = jax.lax.stop_gradient(jnp.max(values))
-    return values - where(top > -jnp.inf, top, 0.0)
+    """Log-densities relative to the largest."""
+    return values - jax.lax.stop_gradient(jnp.max(values))
 
 
 def _box(box: Any, coordinates: Parameters) -> tuple[Array, Array]:

@@ -313,6 +313,14 @@ def test_with_sigma_points_a_linear_model_gets_its_exact_answer():
     assert 0.95 < float(results.x.sd[-1] / known.x.sd[-1]) < 1.15  # wider by theta's own spread
 
 
+def test_a_linear_gaussian_model_gets_kalmans_filter_unless_asked():
+    model = dict_theta()
+    assert "by Kalman's" in epf.node_filter(model).description
+    for asked in ({"num_inner": 8}, {"proposal": epf.bootstrap()}, {"inner": epf.sigma_points(model)}):
+        assert "by Kalman's" not in epf.node_filter(model, **asked).description
+    assert "with 32 particles" in epf.node_filter(epf.models.sinusoid()).description  # sigma points would fit it, too
+
+
 @cache
 def cycle():
     """A rotating state of two dimensions, of which one is seen."""

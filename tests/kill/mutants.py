@@ -146,8 +146,8 @@ MUTANTS = [
     Mutant(
         "values at a stale box's nodes",
         "statistics/nodal_box.py",
-        "evaluate(path, *new, t)",
         "evaluate(path, *box, t)",
+        "evaluate(path, S.middle, S.half, t)",
         STEP,
         "nodes",
     ),

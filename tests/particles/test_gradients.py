@@ -133,11 +133,11 @@ def test_a_memory_fades_in_what_all_particles_share_too(memory):
     )
     state = filter_.init(KEY)._replace(t=21)  # at the 22nd observation the box stays
 
-    def low(shift):
-        moved = state._replace(S=state.S._replace(low=state.S.low + shift))
-        return filter_.step(KEY, moved, jnp.array(0.3), jnp.array(22))[0].S.low
+    def middle(shift):
+        moved = state._replace(S=state.S._replace(middle=state.S.middle + shift))
+        return filter_.step(KEY, moved, jnp.array(0.3), jnp.array(22))[0].S.middle
 
-    np.testing.assert_array_equal(jax.jvp(low, (0.0,), (1.0,))[1], np.full((8, 1), memory))
+    np.testing.assert_array_equal(jax.jvp(middle, (0.0,), (1.0,))[1], np.full((8, 1), memory))
 
 
 @pytest.mark.parametrize(

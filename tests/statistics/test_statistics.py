@@ -520,7 +520,8 @@ def test_a_box_shrinks_with_the_densities_and_keeps_what_is_inside(x64):
     model = epf.models.sinusoid()
     x, y = epf.simulate(KEY, model, {"theta": 0.7}, 400)
     statistic = epf.chebyshev(model, 24)
-    S = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), absorb(statistic, x, y)._replace(opening=None))
+    one = absorb(statistic, x, y)._replace(opening=None)
+    S = one._replace(values=jnp.stack([one.values] * 3))
     weights = jnp.log(jnp.ones(3) / 3)
     follow = following((24,), 6.0, model.parameters.log_prior, model.parameters.box, None, 0)
     cut = follow(S, weights, jnp.asarray(99))  # 10 log10 reaches 20 at t = 100: a rung lies in (99, 100]
@@ -528,7 +529,7 @@ def test_a_box_shrinks_with_the_densities_and_keeps_what_is_inside(x64):
     # three identical paths: the draws could have any spread, the density's sd is about .05, six of them make .6
     assert np.all(width < 0.8 * (S.high - S.low))
     assert np.all(width > 8 * 0.04)
-    one, small = (jax.tree.map(lambda leaf: leaf[1], S_) for S_ in (S, cut))
+    small = cut._replace(values=cut.values[1])
     top = float(model.parameters.to_vector({"theta": 0.65})[0])
     for theta in (top - 0.1, top, top + 0.1):
         before, after = (statistic.log_density(s, {"theta": jnp.asarray(theta)}) for s in (one, small))
