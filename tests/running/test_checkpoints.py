@@ -182,7 +182,7 @@ def test_wrong_arguments_are_refused_by_name(path, half, tmp_path):
         epf.save(path, half, FILTER)
     with pytest.raises(ValueError, match=r"^state: expected the state of this filter, 32 particles"):
         epf.save(path, half.final, epf.storvik_filter(MODEL, 32))
-    with pytest.raises(epf.CheckpointError, match="it is a checkpoint, but not of epf learn"):
+    with pytest.raises(epf.CheckpointError, match=r"it does not hold an answer of epf\.learn"):
         epf.load(path, MODEL)
     reads = epf.StateSpaceModel(
         MODEL.prior, MODEL.initial, lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), MODEL.observation
