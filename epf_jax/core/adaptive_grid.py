@@ -2,8 +2,8 @@
 
 Places in the box have coordinates s from -1 to 1. What is between the nodes is read by `interpolation`. A posterior
 much narrower than the distance between two nodes cannot be read, nor can its mean. So it is flattened first: its fourth
-root is twice as wide, the root of that twice again, until the nodes show it. The next box is placed by that: where it
-was flattened, half of the reach is enough.
+root is twice as wide, the root of that twice again, until the nodes show it. The next box is placed by that, and is
+made narrower as the density was flattened, up to some times.
 """
 
 from typing import Any, NamedTuple

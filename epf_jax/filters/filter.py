@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -133,7 +132,7 @@ def build_filter(
 
     def init_state(key):
         """The state before any observation: `num_particles` draws from the prior."""
-        with full_precision(), numpyro.validation_enabled(False):  # of what is traced nothing can be refused
+        with full_precision():
             return spread_particles(mesh, strongly_typed(init(stream(check_key(key)))), by_particle)
 
     def step_state(key, state, y, u=None):
@@ -144,7 +143,7 @@ def build_filter(
             check_inputs_given(model)
             u = state.t + 1
         y = as_observation(y, check_model(model, u).y)
-        with full_precision(), numpyro.validation_enabled(False):
+        with full_precision():
             return step_on_device(turn, num_particles, by_particle, state, (key, y, u))
 
     jitted = jax.jit(init_state), _Step(jax.jit(step_state), model)

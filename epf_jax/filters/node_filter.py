@@ -269,7 +269,7 @@ def _look_closer(coordinates, between, inner, take, num_more, S):
 
     def look(k, known):
         before, taken = known
-        shown = seen(taken.log_weights, between.at, between.least, 0.0)
+        shown = seen(taken.log_weights, between.at, 0.5 * between.least, 0.0)  # points are closer than nodes
 
         def finer():
             return _moved(coordinates, between, inner, before, *_closer(between, before, shown))
@@ -279,7 +279,7 @@ def _look_closer(coordinates, between, inner, take, num_more, S):
             return closer, take(closer)
 
         # At the box's edge all that is seen of the posterior is its near side: the box has to grow first.
-        sensible = (shown.flattening > 1.0) & (_mass_at_edge(between, shown.weights) < _BEYOND)
+        sensible = is_narrow(taken.scale_tril, between.least) & (_mass_at_edge(between, shown.weights) < _BEYOND)
         return jax.lax.cond((k == 0) | sensible, taken_of_it, lambda: known)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, S))
@@ -350,7 +350,8 @@ def _mass_at_edge(between, weights):
 
 def _closer(between, S, shown):
     """A box around a flattened posterior."""
-    sides = 0.5 * between.reach * shown.scale_tril
+    narrower = jnp.maximum(shown.flattening**-0.5, 0.5)
+    sides = narrower * between.reach * shown.scale_tril
     sides = sides / jnp.maximum(jnp.max(jnp.abs(sides), axis=0), 1.0)  # none longer than those of the box that is there
     return S.centre + S.axes @ shown.mean, S.axes @ sides
 

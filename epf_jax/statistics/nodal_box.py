@@ -14,6 +14,7 @@ from epf_jax.core.choice import where
 from epf_jax.core.interpolation import compress, expand, lagrange, points
 
 _COARSE = 16.0  # a flattening from which on what is read between nodes may be far off
+_LEAST_SHARE = 0.25  # a new box is made narrower than a flattened density by as much at most
 _ALIKE = 1.2  # how much wider than one flattened density all of them together may be, and say the same
 _DUE = np.unique(np.ceil(10.0 ** (np.arange(1, 93) / 10) - 1e-6)).astype(np.int32) - 1  # steps, ten of a decade
 
@@ -61,8 +62,9 @@ def following(
             own = seen(weights @ log_p, at, cell, log_volumes)  # as wide as one path's, wherever each is
             mean, together = spread(weights @ jax.nn.softmax(log_p / own.flattening + log_volumes, axis=1), at)
             variance, own_variance = (jnp.sum(scale**2, axis=1) for scale in (together, own.scale_tril))
-            # Without what the flattening added, but no less than the half: along a flat axis it added nothing.
-            sd = jnp.sqrt(jnp.maximum(variance - own_variance * (1.0 - 1.0 / own.flattening), 0.25 * variance))
+            # Without what the flattening added, but no less than a share: along a flat axis it added nothing.
+            flat = _LEAST_SHARE**2 * variance
+            sd = jnp.sqrt(jnp.maximum(variance - own_variance * (1.0 - 1.0 / own.flattening), flat))
             # A posterior that presses against the edge may lie beyond it: the box moves on, as wide as it is.
             presses = jnp.abs(mean) + jnp.sqrt(variance) > 1.0
             side = where(presses, 1.0, reach * sd)

@@ -466,3 +466,15 @@ def test_a_nan_density_of_theta_is_counted_and_told():
     assert any(re.search(r"density of theta was NaN at \d+ of the places", str(each.message)) for each in told)
     assert int(results.num_bad_densities.sum()) > 0
     assert np.all(np.isfinite(results.theta.mean))
+
+
+def test_a_step_gives_no_weight_to_what_lies_outside_the_support():
+    model = epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] * x, 1.0),
+        observation=lambda theta, x, u: dist.Uniform(x - 1.0, x + 1.0),  # numpyro masks it
+    )
+    filter_ = epf.bootstrap_filter(model, 8)
+    _, info = filter_.step(jax.random.key(0), filter_.init(jax.random.key(0)), 50.0)
+    assert bool(info.collapsed)
