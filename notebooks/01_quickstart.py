@@ -64,14 +64,14 @@ z_t = (results.theta.mean["theta"][9::10] - exact.mean["theta"][9::10]) / exact.
 assert jnp.max(jnp.abs(z_t)) < 0.35
 
 # %% [markdown]
-# One observation at a time, the numbers are the same, bit for bit.
+# One observation at a time, the numbers are the same, to rounding.
 
 # %%
 key_init, key_steps = jax.random.split(jax.random.key(1))
 state = filter_.init(key_init)
 for t in range(1, 6):
     state, info = filter_.step(jax.random.fold_in(key_steps, t), state, y[t - 1])
-assert float(state.log_evidence) == float(results.log_evidence[4])
+assert jnp.allclose(state.log_evidence, results.log_evidence[4], rtol=1e-4)
 
 # %% [markdown]
 # **Answer.** The band narrows like one over the square root of t once the data outweigh a prior that puts the true value
