@@ -91,7 +91,13 @@ class _Half(NamedTuple):
 @lru_cache(maxsize=256)
 def why_not_defensive(model: StateSpaceModel) -> str:
     """What keeps `model` from the defensive proposal, in a sentence; empty when nothing does."""
-    x = model.shapes.x
+    problem = why_not_linear_observation(model)
+    if problem:
+        return problem
+    x, y = model.shapes.x, model.shapes.y
+    assert y is not None  # or the observation could not have been looked at
+    if math.prod(x.shape) != math.prod(y.shape):
+        return f"an observation has shape {y.shape}, the state {x.shape}: y_t does not say where all of x_t is."
     theta = model.parameters.to_theta(model.parameters.centre)
     kind = abstractly(model.transition, theta, np.zeros(x.shape, x.dtype), example_input(model))
     if is_gaussian(kind):
@@ -100,11 +106,4 @@ def why_not_defensive(model: StateSpaceModel) -> str:
     support = getattr(support, "base_constraint", support)
     if type(support).__name__.lstrip("_").lower() not in ("real", "realvector"):
         return f"the transition is {type(kind).__name__}, whose states are not all real numbers."
-    problem = why_not_linear_observation(model)
-    if problem:
-        return problem
-    y = model.shapes.y
-    assert y is not None  # or the observation could not have been looked at
-    if math.prod(x.shape) != math.prod(y.shape):
-        return f"an observation has shape {y.shape}, the state {x.shape}: y_t does not say where all of x_t is."
     return ""

@@ -121,7 +121,7 @@ def test_a_step_beyond_the_memory_is_reported_and_moves_nothing():
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("^max_steps: expected a positive whole number, got -1. It is the most", {"max_steps": -1}),
+        ("^max_steps: expected a positive whole number, got -1. It is how many", {"max_steps": -1}),
         ("^rate: expected a positive number of moves, or None to move at every step, got 0", {"rate": 0.0}),
         ("^num_moves: expected a positive whole number, got 0", {"num_moves": 0}),
         ("^num_moves: 2 random-walk steps .* Give one", {"num_moves": 2, "sampler": epf.random_walk()}),

@@ -642,11 +642,11 @@ def test_wrong_options_of_taylor_and_chebyshev_statistics_are_refused(message, c
         call()
 
 
-@pytest.mark.parametrize(("function", "primitive"), [(gammaln, "'lgamma'"), (jax.nn.softplus, "'custom_jvp_call'")])
+@pytest.mark.parametrize(("function", "primitive"), [(gammaln, "lgamma"), (jax.nn.softplus, "UnexpectedTracer")])
 def test_what_jet_cannot_expand_is_named_at_high_orders_alone(function, primitive):
     curved = ar1(transition=lambda theta, x, u: dist.Normal(function(2.0 + theta["phi"]) * x, 1.0))
     with pytest.raises(
-        ValueError, match=rf"^order: cannot expand the mean of the transition to order 9.* {primitive}\. Use epf\.cheby"
+        ValueError, match=rf"^order: cannot expand the mean of the transition to order 9.* {primitive}.* Use epf\.cheby"
     ):
         epf.taylor(curved, order=9)
     statistic = epf.taylor(curved, order=3)
