@@ -6,6 +6,7 @@ resolves the posterior at every t while it shrinks.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -121,7 +122,8 @@ def solve(case: Case, y: Any) -> exact.GridPosterior:
         first, final = case.grid
         axes = {name: np.linspace(*ends, first) for name, ends in case.ranges.items()}
         for _ in range(8):  # zoom in until the grid resolves where the posterior ends
-            found = exact.posterior(model, axes, of_nodes, y, few_nodes, None)  # unchecked: they are too far apart
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the spacing is looked at below
+                found = exact.posterior(model, axes, of_nodes, y, few_nodes, None)
             spacing = {name: axis[1] - axis[0] for name, axis in axes.items()}
             mean, sd = ({name: values[-1] for name, values in m.items()} for m in (found.mean, found.sd))
             if all(spacing[name] < 0.7 * sd[name] for name in axes):
