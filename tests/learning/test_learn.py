@@ -100,6 +100,7 @@ def test_hopelessly_noisy_likelihoods_end_the_exploration_soon():
     noisy = likelihoods.Likelihoods(evaluate, 256, 64, "of chance")
     found = exploration.explore(np.random.default_rng(0), LEVEL, noisy, 500, Clock(60.0))
     assert found.noise > exploration.MOST_NOISE
+    assert found.power < 1.0
     assert len(looks) < 30
 
 
