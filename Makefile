@@ -12,10 +12,10 @@ demo: $(READY)  ## learn theta on the paper's sinusoid, then run every experimen
 	$(BIN)/epf reproduce
 
 test: lint  ## what CI runs: linter, types, and the quick tests on two workers
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-all: lint $(VENV)/.notebooks  ## the quick tests and the slow ones
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "slow or not slow" \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow" \
 	  $$(find tests benchmarks/tests -name 'test_*.py' | sort | awk -v s=$(SHARD) '{ split(s, a, "/") } NR % a[2] == a[1]')
 
 lint: $(READY)

@@ -11,6 +11,7 @@ from epf_jax.core.machine import share_of_maps
 ROOT = pathlib.Path(__file__).resolve().parent
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_enable_xla_caches", "none")  # or programs are known in this folder alone
 
 
 @pytest.fixture
@@ -53,13 +54,3 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="needs an accelerator, and jax finds only the CPU"))
-
-
-def pytest_collection_finish(session):
-    """Groups that are scattered over workers make what they share twice: say so rather than be slow."""
-    if not hasattr(session.config, "workerinput") or not session.config.getvalue("loadgroup"):
-        return
-    for item in session.items:
-        for mark in item.iter_markers("xdist_group"):
-            if not item.nodeid.endswith(f"@{mark.args[0]}"):
-                raise pytest.UsageError("this pytest and pytest-xdist do not keep xdist_group's tests together")

@@ -28,7 +28,7 @@ def vector_theta():
         prior=dist.Normal(jnp.zeros(2), 0.5).to_event(1),
         initial=lambda theta: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
         transition=lambda theta, x, u: dist.MultivariateNormal(
-            jnp.stack([theta[0] * x[0] + 0.1 * x[1], theta[1] * x[1]]), covariance
+            jnp.stack([theta[0] * x[0] + 0.1 * x[1], theta[1] * x[1]]), covariance, validate_args=False
         ),
         observation=lambda theta, x, u: dist.Normal(x, 0.3).to_event(1),
     )
@@ -113,8 +113,7 @@ def one_model_each(names, models=tuple(ANY), *, quick_names=None):
         turn = len(models) if name == "linear_means" else 0 if name in COMPILES_LONG else i % len(models)
         for j, model in enumerate((*models, *also)):
             chosen = quick_names is None or name in quick_names
-            marks = [pytest.mark.xdist_group(f"{name}-{model}")] + ([] if chosen and j == turn else [pytest.mark.slow])
-            listed.append(pytest.param(name, model, marks=marks))
+            listed.append(pytest.param(name, model, marks=[] if chosen and j == turn else [pytest.mark.slow]))
     return listed
 
 

@@ -31,8 +31,6 @@ from epf_jax.data.series import Series
 from epf_jax.data.tables import read_csv
 from epf_jax.running.streaming import Stream
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: what is made for all of these tests is made once
-
 MODEL_FILE = """
 import jax.numpy as jnp
 import numpyro.distributions as dist

@@ -14,8 +14,6 @@ from epf_jax.apps import demo
 from epf_jax.plots import plot_diagnostics, plot_pairs, plot_predictive, plot_states, plot_theta
 from epf_jax.plots.figures import Curve, draw_fan, finish, focus
 
-pytestmark = pytest.mark.xdist_group("plots_and_demo")  # one worker: what is made for all of these tests is made once
-
 
 def test_the_demo_writes_its_pictures_and_reports_z(tmp_path, capsys):
     demo.main(["--num-steps", "40", "--num-particles", "50", "--output", str(tmp_path / "out")])

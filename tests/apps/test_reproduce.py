@@ -46,7 +46,6 @@ def report(tmp_path_factory):
     return folder, computed
 
 
-@pytest.mark.xdist_group("reproduce")
 def test_the_report_stands_alone_and_holds_every_figure_and_verdict(report):
     folder, computed = report
     page = (folder / "index.html").read_text()
@@ -60,7 +59,6 @@ def test_the_report_stands_alone_and_holds_every_figure_and_verdict(report):
     assert all(f"id='{name}'" in page for name in QUICK)
 
 
-@pytest.mark.xdist_group("reproduce")
 def test_the_theorems_hold_to_rounding(report):
     folder, _ = report
     claims = {c["where"]: c for c in json.loads((folder / "claims.json").read_text())["claims"]}
@@ -70,7 +68,6 @@ def test_the_theorems_hold_to_rounding(report):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("reproduce")
 def test_a_second_run_computes_nothing(report):
     folder, computed = report
     asked = []
@@ -117,7 +114,6 @@ def test_one_experiment_never_replaces_the_whole_report(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("reproduce-all")
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in QUICK])
 def test_every_experiment_runs_from_the_command_line(name, tmp_path):
     result = epf(name, "--steps", 24, "--fewer", 500, "--output", tmp_path)

@@ -18,8 +18,6 @@ from epf_jax.apps.commands.data_file import Reading, series_in
 from epf_jax.data.tables import read_csv
 from epf_jax.data.timestamps import UNITS, axis_of
 
-pytestmark = pytest.mark.xdist_group("data")  # one worker: what is made for all of these tests is made once
-
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 32)
 Y = np.asarray(epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1])

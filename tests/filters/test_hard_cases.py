@@ -99,6 +99,7 @@ def gaussian(th, x, u):
     return dist.Normal(x, 1.0)
 
 
+@pytest.mark.slow
 def test_rows_without_noise_that_theta_does_not_enter_say_nothing_of_it():
     """An AR(2) with its companion row, which only copies."""
     model = epf.StateSpaceModel(
@@ -149,7 +150,7 @@ STATISTICS_OF_LAGS = {
     ("form", "kept"),
     [
         ("independent", "conjugate_blocks"),
-        ("joint", "taylor"),
+        pytest.param("joint", "taylor", marks=pytest.mark.slow),
         pytest.param("independent", "taylor", marks=pytest.mark.slow),
         pytest.param("independent", "chebyshev", marks=pytest.mark.slow),
     ],
@@ -395,6 +396,7 @@ def test_auxiliary_weights_that_rule_everything_out_are_passed_over():
     assert int(results.num_bad_weights.sum()) == 0
 
 
+@pytest.mark.slow
 def test_oracles_survive_an_outlier_and_the_edge_of_a_support():
     model = epf.models.sinusoid()
     y = np.array([0.0, 50.0, 0.0])

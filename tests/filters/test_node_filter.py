@@ -17,8 +17,6 @@ from epf_jax.filters.between_nodes import LOWEST, between_nodes, roughness
 from epf_jax.filters.node_filter import _cut_back
 from epf_jax.running.causes import causes
 
-pytestmark = pytest.mark.xdist_group("node_filter")  # one worker: what is made for all of these tests is made once
-
 KEY = jax.random.key(1)
 
 
@@ -298,6 +296,7 @@ def test_points_that_are_too_few_to_show_a_posterior_are_refused():
 # ------------------------------------------------------------------------------------------------ sigma points
 
 
+@pytest.mark.slow
 def test_with_sigma_points_a_linear_model_gets_its_exact_answer():
     model, y, posterior, _ = autoregression()
     results = epf.run(KEY, epf.node_filter(model, inner=epf.sigma_points(model)), y)

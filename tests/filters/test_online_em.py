@@ -13,8 +13,6 @@ import epf_jax as epf
 from epf_jax import exact
 from epf_jax.running.causes import causes
 
-pytestmark = pytest.mark.xdist_group("online_em")  # one worker: what is made for all of these tests is made once
-
 KEY, T = jax.random.key(1), 1000
 
 
@@ -186,6 +184,7 @@ def test_what_is_no_share_and_what_names_no_ancestors_is_refused():
         epf.online_em(model, 20, resample=epf.transport_resampling())
 
 
+@pytest.mark.slow
 def test_a_form_that_the_exact_sums_have_not_is_told():
     model = epf.StateSpaceModel(
         prior={"r": dist.Gamma(2.0, 1.0)},

@@ -12,8 +12,6 @@ import epf_jax as epf
 from epf_jax import exact
 from epf_jax.running.causes import causes
 
-pytestmark = pytest.mark.xdist_group("practical")  # one worker: what is made for all of these tests is made once
-
 AR1 = epf.models.ar1()
 N, T, LAG = 500, 12, 15
 AXES = {"phi": np.linspace(-2.0, 2.0, 401)}

@@ -14,8 +14,6 @@ from epf_jax.filters.memory import Memory
 from epf_jax.filters.resample_move import Genealogy, _path_log_density
 from epf_jax.models.path_terms import path_terms
 
-pytestmark = pytest.mark.xdist_group("resample_move")  # one worker: what is made for all of these tests is made once
-
 T, N, RUNS = 60, 256, 32
 RATE = 20.0
 
@@ -85,6 +83,7 @@ def test_theta_has_the_exact_posterior_and_the_evidence_is_kalmans():
     assert within_standard_errors(np.exp(runs().log_evidence[:, -1] - truth.log_evidence[-1]), 1.0)
 
 
+@pytest.mark.slow
 def test_moves_come_at_the_rate_over_t():
     moved = runs().acceptance > 0
     assert moved[:, : int(RATE)].all()
@@ -131,7 +130,7 @@ def test_a_step_beyond_the_memory_is_reported_and_moves_nothing():
 )
 def test_wrong_arguments_are_refused_by_name(message, arguments):
     with pytest.raises((ValueError, TypeError), match=message):
-        epf.resample_move_filter(case()[0], 8, **({"max_steps": 10} | arguments))
+        epf.resample_move_filter(epf.models.ar1(), 8, **({"max_steps": 10} | arguments))
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ def test_every_mutant_applies_to_the_library_as_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("mutants")
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_quick_tests_kill_a_mutant(mutant, copy):
     assert mutants.fate(mutant, copy) == "killed"

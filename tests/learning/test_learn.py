@@ -11,7 +11,6 @@ from epf_jax.learning import routes
 from epf_jax.running import exploration, likelihoods
 from epf_jax.running.clock import Clock
 
-pytestmark = pytest.mark.xdist_group("learning")
 KEY = jax.random.key(0)
 Normal = dist.Normal
 

@@ -20,8 +20,6 @@ from epf_jax.offline.mixing import rhat_and_ess
 from epf_jax.offline.particle_gibbs import PathState, _first_paths, gibbs_kernel, path_density_draw, theta_given_path
 from epf_jax.particles.weights import Population
 
-pytestmark = pytest.mark.xdist_group("chains")  # one worker: what is made for all of these tests is made once
-
 KEY = jax.random.key(0)
 AR1, SIN = epf.models.ar1(), epf.models.sinusoid()
 LENGTHS = {"num_draws": 1500, "num_warmup": 500}

@@ -16,8 +16,6 @@ mpl.use("Agg")
 import epf_jax as epf
 from epf_jax import exact
 
-pytestmark = pytest.mark.xdist_group("fit")  # one worker: what is made for all of these tests is made once
-
 KEY = jax.random.key(0)
 POSITIVE = dist.constraints.positive
 START = {"noise": 2.5}

@@ -12,8 +12,6 @@ from epf_jax import exact
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.offline.smoothing import Smoothed
 
-pytestmark = pytest.mark.xdist_group("smoothing")  # one worker: what is made for all of these tests is made once
-
 KEY, T = jax.random.key(3), 12
 AR1 = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
 FILTER = epf.bootstrap_filter(AR1, 500)

@@ -16,7 +16,6 @@ import pytest
 import epf_jax as epf
 from epf_jax import exact
 
-pytestmark = pytest.mark.xdist_group("devices")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIN = epf.models.sinusoid()
 

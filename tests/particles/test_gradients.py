@@ -52,7 +52,6 @@ def test_a_gradient_needs_no_jit():
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("gradients")
 def test_states_without_a_derivative_have_the_exact_gradient_by_score(x64):
     y = jnp.array([0.2, 1.4, 0.9, -0.3, 1.1, 0.8])
 

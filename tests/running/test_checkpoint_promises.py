@@ -18,8 +18,6 @@ from epf_jax.core.files import write_atomically
 from epf_jax.running import checkpoint_settings
 from epf_jax.running.fingerprints import fingerprint
 
-pytestmark = pytest.mark.xdist_group("checkpoints")
-
 KEY = jax.random.key(1)
 OLD = pathlib.Path(__file__).parent / "written_by_0_1_0" / "ar1_storvik.epf"
 

@@ -18,8 +18,6 @@ from epf_jax.data.text_lines import LineReader
 from epf_jax.running.checkpoints import write_checkpoint
 from epf_jax.running.streaming import Stream
 
-pytestmark = pytest.mark.xdist_group("checkpoints")  # one worker: what is made for all of these tests is made once
-
 MODEL = epf.models.ar1()
 ROUNDING = 0.0 if jax.default_backend() == "cpu" else 1e-6  # of summaries: on a GPU run's are computed in its kernel
 FILTER = epf.storvik_filter(MODEL, 64)

@@ -18,8 +18,6 @@ from epf_jax.running.alarms import alarms
 from epf_jax.running.causes import causes
 from epf_jax.running.reference import Origin
 
-pytestmark = pytest.mark.xdist_group("diagnosis")  # one worker: what is made for all of these tests is made once
-
 KEY, T, N = jax.random.key(1), 120, 400
 
 

@@ -12,8 +12,6 @@ from conformance import vector_theta
 import epf_jax as epf
 from epf_jax.offline.chains import chains_of
 
-pytestmark = pytest.mark.xdist_group("export")  # one worker: what is made for all of these tests is made once
-
 T, N = 12, 64
 MODEL = epf.models.ar1()
 FILTER = epf.bootstrap_filter(MODEL, N)

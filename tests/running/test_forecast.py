@@ -11,8 +11,6 @@ import pytest
 
 import epf_jax as epf
 
-pytestmark = pytest.mark.xdist_group("forecast")  # one worker: what is made for all of these tests is made once
-
 MODEL = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
 NUM, STEPS = 4000, 8
 FILTER = epf.bootstrap_filter(MODEL, NUM)

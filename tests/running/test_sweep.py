@@ -16,8 +16,6 @@ import pytest
 import epf_jax as epf
 from epf_jax.running.fingerprints import fingerprint
 
-pytestmark = pytest.mark.xdist_group("sweep")  # one worker: what is made for all of these tests is made once
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODULE = importlib.import_module("epf_jax.running.sweep")  # the name epf_jax.running.sweep is the function
 AR1 = epf.models.ar1()
@@ -77,7 +75,6 @@ def read(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-@pytest.mark.xdist_group("sweep")
 def test_the_table_has_one_row_for_each_cell_and_parameter(swept):
     folder, table, _ = swept
     cells = [(row["model"], row["method"], row["seed"], row["parameter"]) for row in table]
@@ -90,7 +87,6 @@ def test_the_table_has_one_row_for_each_cell_and_parameter(swept):
     assert kept == [{name: "" if v is None else str(v) for name, v in row.items()} for row in table]
 
 
-@pytest.mark.xdist_group("sweep")
 def test_a_cell_holds_the_numbers_of_a_run_with_the_keys_of_its_seed(swept):
     _, table, _ = swept
     row = next(row for row in table if (row["model"], row["method"], row["seed"]) == ("ar1", "sir", 3))
@@ -107,7 +103,6 @@ def test_a_cell_holds_the_numbers_of_a_run_with_the_keys_of_its_seed(swept):
     assert (row["num_particles"], row["num_steps"], row["precision"]) == (32, 10, "float32")
 
 
-@pytest.mark.xdist_group("sweep")
 def test_a_failing_method_is_recorded_and_the_others_go_on(swept):
     _, table, message = swept
     for row in table:
