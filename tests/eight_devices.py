@@ -126,11 +126,11 @@ if __name__ == "__main__":
     told = {
         "ancestors": ancestors(),
         "posteriors": posteriors({"across": built["across"]}, 1),
-        "stepping": stepping(built["across"]),
-        "replicates": replicates(),
         "refusal": refusal(),
     }
     if "--all" in sys.argv:
+        told["stepping"] = stepping(built["across"])
+        told["replicates"] = replicates()
         told["posteriors"] = posteriors(built, RUNS)
         told["traffic"] = {name: traffic(built[name]) for name in ("across", "islands")}
         told["stepping on islands"] = stepping(built["islands"])

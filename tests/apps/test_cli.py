@@ -337,6 +337,7 @@ def test_fit_is_learn_and_the_stream_goes_on_from_its_state(folder, tmp_path):
     assert abs(found["mean"] - float(exact.mean["phi"][-1])) < 0.2 * float(exact.sd["phi"][-1])
 
 
+@pytest.mark.slow
 def test_save_fit_and_stream_go_on_from_each_others_checkpoints(folder, fitted, tmp_path, told):
     filter_, file = epf.storvik_filter(epf.models.ar1(), 32), tmp_path / "state.epf"
     given = "".join(f"{value!r}\n" for value in Y.tolist())

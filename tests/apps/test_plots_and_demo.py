@@ -15,6 +15,7 @@ from epf_jax.plots import plot_diagnostics, plot_pairs, plot_predictive, plot_st
 from epf_jax.plots.figures import Curve, draw_fan, finish, focus
 
 
+@pytest.mark.slow
 def test_the_demo_writes_its_pictures_and_reports_z(tmp_path, capsys):
     demo.main(["--num-steps", "40", "--num-particles", "50", "--output", str(tmp_path / "out")])
     printed = capsys.readouterr().out

@@ -86,6 +86,7 @@ def noisy_level():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [

@@ -1,6 +1,6 @@
 """The node filter: exact posteriors without degeneracy, nodes that follow the posterior, and resampling in order."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -181,18 +181,18 @@ def test_nothing_rises_beyond_the_nodes_and_peaks_by_cliffs_are_low():
 
 def test_a_box_is_cut_back_to_the_room_that_there_is():
     old_centre, old_axes = jnp.array([1.0, -1.0]), jnp.array([[2.0, 0.0], [0.5, 1.0]])
-    limit = jnp.array([1.1, 1.1])
+    limit, cut_back = jnp.array([1.1, 1.1]), jax.jit(_cut_back)
     corners = jnp.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
     for centre, axes, cut in (
         (old_centre, 0.1 * old_axes, False),
         (old_centre + jnp.array([1.8, 0.6]), jnp.array([[1.0, 0.0], [0.2, 0.7]]), True),
     ):
-        new_centre, new_axes, fits = _cut_back(old_centre, old_axes, centre, axes, limit)
+        new_centre, new_axes, fits = cut_back(old_centre, old_axes, centre, axes, limit)
         reached = jax.vmap(lambda s: solve_lower(old_axes, new_centre + new_axes @ s - old_centre))(corners)  # noqa: B023
         assert bool(fits)
         assert float(jnp.max(jnp.abs(reached))) < 1.1 + 1e-5
         assert bool(jnp.allclose(new_axes, axes)) != cut
-    assert not bool(_cut_back(old_centre, old_axes, old_centre + 10.0, old_axes, limit)[2])
+    assert not bool(cut_back(old_centre, old_axes, old_centre + 10.0, old_axes, limit)[2])
 
 
 @pytest.mark.slow
@@ -393,14 +393,14 @@ def test_a_posterior_at_the_edge_of_the_nodes_box_is_diagnosed():
 def test_fourth_differences_tell_noise_and_nothing_of_a_cubic(counts):
     s = np.stack(np.meshgrid(*(np.linspace(-5.0, 5.0, n) for n in counts), indexing="ij"), axis=-1)
     smooth = jnp.asarray(np.sum(-0.5 * s**2 + 0.01 * s**3, axis=-1).ravel())
-    flat = jnp.zeros(smooth.shape)
-    assert roughness(counts, smooth, flat) < 1e-4  # float32: roundings of 30 times 6e-8, times 8
-    noise = jax.random.normal(KEY, (200, *smooth.shape))
-    found = jax.vmap(lambda e: roughness(counts, smooth + 0.1 * e, flat))(noise)
+    flat, told = jnp.zeros(smooth.shape), jax.jit(partial(roughness, counts))
+    assert told(smooth, flat) < 1e-4  # float32: roundings of 30 times 6e-8, times 8
+    noise = np.random.default_rng(0).normal(size=(200, *smooth.shape)).astype(np.float32)
+    found = jax.jit(jax.vmap(lambda e: roughness(counts, smooth + 0.1 * e, flat)))(noise)
     # the rms over 200 draws of what a dozen differences, all but a few of them dependent, say of 0.1
     assert 0.08 < float(np.sqrt(np.mean(found**2))) < 0.2  # of two axes the rougher one counts
-    assert roughness(counts, 30.0 * smooth, flat) == 0.0  # a posterior of less than one cell: nothing is seen of it
-    assert roughness(counts, jnp.where(smooth < -8.0, -jnp.inf, smooth), flat) < 1e-4  # what is impossible is not noise
+    assert told(30.0 * smooth, flat) == 0.0  # a posterior of less than one cell: nothing is seen of it
+    assert told(np.where(smooth < -8.0, -np.inf, smooth), flat) < 1e-4  # what is impossible is not noise
 
 
 @pytest.mark.slow

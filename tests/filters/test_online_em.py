@@ -12,6 +12,7 @@ from conformance import dict_theta
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.running.causes import causes
+from epf_jax.running.run import warn_of_no_estimate
 
 KEY, T = jax.random.key(1), 1000
 
@@ -120,12 +121,13 @@ def test_an_observation_that_no_particle_explains_is_as_if_missing():
 
 def test_a_series_too_short_for_an_estimate_is_told_of():
     filter_ = epf.online_em(epf.models.ar1(), 8, wait=5)
-    with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
-        short = epf.run(KEY, filter_, jnp.ones(3), levels=())
-    # Warnings are errors here: now there are five, as many as it gathers.
-    epf.run(KEY, filter_, jnp.ones(2), state=short.final, levels=())
-    with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
-        epf.replicate(jax.random.split(KEY, 2), filter_, jnp.ones(3), levels=())
+    for short in (
+        lambda: epf.run(KEY, filter_, jnp.ones(3), levels=()),
+        lambda: epf.replicate(jax.random.split(KEY, 2), filter_, jnp.ones(3), levels=()),
+    ):
+        with pytest.warns(RuntimeWarning, match=r"^y: this filter gathers 5 observations .* and has seen 3"):
+            jax.eval_shape(short)  # traced, and not compiled
+    warn_of_no_estimate(filter_, 2, before=3)  # warnings are errors here: these are five, as many as it gathers
 
 
 def test_wrong_arguments_are_refused_by_name():

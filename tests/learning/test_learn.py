@@ -132,6 +132,7 @@ def test_a_constant_series_does_not_collapse_the_fit():
     assert float(learned.theta.sd["q"]) > 0.1 * float(learned.theta.mean["q"])
 
 
+@pytest.mark.slow
 def test_two_modes_are_found_and_told():
     model = walk_seen({"a": Normal(0.0, 3.0)}, lambda theta, x, u: Normal(0.3 * theta["a"] ** 2, 1.0))
     learned = epf.learn(KEY, model, 1.2 + np.random.default_rng(0).standard_normal(40))
@@ -147,6 +148,7 @@ def test_an_outlier_costs_steps_and_not_the_answer():
     assert float(learned.theta.mean["r"]) > 20.0
 
 
+@pytest.mark.slow
 def test_inputs_come_with_the_series_and_need_no_example():
     model = epf.StateSpaceModel(
         prior={"b": Normal(0.0, 1.0)},
@@ -205,6 +207,7 @@ def test_what_goes_on_from_an_answer(learned):
     assert len(figure.axes) == 2
 
 
+@pytest.mark.slow
 def test_a_stream_is_judged_by_the_certificate(learned):
     model = epf.models.ar1()
     _, y = epf.simulate(jax.random.key(1), model, {"phi": 0.8}, 30)

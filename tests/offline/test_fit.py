@@ -132,16 +132,23 @@ WRONG = [
 ]
 
 
-def test_a_hyper_parameter_that_nothing_reads_is_told_of():
+@cache
+def short_fit():
+    """A fit of four steps, of which one hyper-parameter is kept and one is read by nothing; and what it told."""
+
     def model_of(hyper):
         return dataclasses.replace(walk(hyper), observation=lambda theta, x, u: dist.Normal(x, hyper["sensor"]))
 
-    start = START | {"sensor": 0.5, "idle": 1.0}
+    start, y = START | {"sensor": 0.5, "idle": 1.0}, np.sin(np.arange(12.0))
     labels = dict.fromkeys(start, "go") | {"sensor": "stop"}
     optimizer = optax.multi_transform({"go": optax.adam(0.05), "stop": optax.set_to_zero()}, labels)
     with pytest.warns(RuntimeWarning) as told:
-        found = epf.fit(model_of, start, series(), optimizer=optimizer, num_particles=10, num_steps=4, support=POSITIVE)
-    ours = [str(warning.message) for warning in told if issubclass(warning.category, RuntimeWarning)]
+        found = epf.fit(model_of, start, y, optimizer=optimizer, num_particles=10, num_steps=4, support=POSITIVE)
+    return found, [str(warning.message) for warning in told if issubclass(warning.category, RuntimeWarning)]
+
+
+def test_a_hyper_parameter_that_nothing_reads_is_told_of():
+    found, ours = short_fit()
     assert [message.split()[:4] for message in ours] == [["idle", "of", "hyper", "changes"]]
     assert found.hyper["sensor"] == pytest.approx(0.5)
 
@@ -152,22 +159,23 @@ def test_a_parameter_that_theta_was_asked_for_is_thetas():
         return dataclasses.replace(walk(hyper), prior={"phi": dist.Normal(0.0, 0.5)}, transition=transition)
 
     with pytest.raises(KeyError, match=r"'phii'(?s:.*)This came from transition, .* of shapes {'phi': \(\)}"):
-        epf.fit(model_of, START, series(), num_particles=10, num_steps=2)
+        epf.fit(model_of, START, np.zeros(12), num_particles=10, num_steps=2)
 
 
 @pytest.mark.parametrize(("error", "message", "changes"), WRONG, ids=lambda value: None)
 def test_wrong_arguments_are_refused_by_name(error, message, changes):
-    given = {"model_of": walk, "hyper": START, "y": series(), "support": POSITIVE} | changes
+    given = {"model_of": walk, "hyper": START, "y": np.zeros(12), "support": POSITIVE} | changes
     with pytest.raises(error, match=message):
         epf.fit(given.pop("model_of"), given.pop("hyper"), given.pop("y"), **given)
 
 
 def test_the_plot_has_a_panel_for_evidence_and_every_hyper_parameter():
-    figure = walk_fit().plot(truth={"noise": 1.0})
-    assert [ax.get_ylabel() for ax in figure.axes] == ["log-evidence", "noise"]
+    found, _ = short_fit()
+    figure = found.plot(truth={"noise": 1.0, "sensor": 0.5, "idle": 1.0})
+    assert [ax.get_ylabel() for ax in figure.axes] == ["log-evidence", "idle", "noise", "sensor"]
     assert figure.axes[-1].get_xlabel() == "steps of the optimizer"
     labels = [text.get_text() for text in figure.axes[-1].get_legend().get_texts()]
     assert labels == ["estimate: mean of the last steps", "value that made the data"]
     mpl.pyplot.close(figure)
     with pytest.raises(ValueError, match=r"^truth: expected the structure of hyper"):
-        walk_fit().plot(truth={"sensor": 1.0})
+        found.plot(truth={"sensor": 1.0})

@@ -87,8 +87,9 @@ def test_no_device_gathers_more_than_a_number_from_each(told_more):
     assert told_more["traffic"] == {"across": 8, "islands": 8}
 
 
-def test_steps_across_devices_are_the_run(told):
-    assert told["stepping"]
+@pytest.mark.slow
+def test_steps_across_devices_are_the_run(told_more):
+    assert told_more["stepping"]
 
 
 @pytest.mark.slow
@@ -102,9 +103,10 @@ def test_gradients_pass_from_device_to_device(told_more):
     assert abs(one - across) < 1e-3 * abs(one)  # the same ancestors; sums in another order
 
 
-def test_runs_over_keys_and_series_are_the_same_on_any_mesh(told):
-    assert told["replicates"]["same"] == [True, True]
-    np.testing.assert_allclose(told["replicates"]["one of them"], told["replicates"]["alone"], rtol=1e-5)
+@pytest.mark.slow
+def test_runs_over_keys_and_series_are_the_same_on_any_mesh(told_more):
+    assert told_more["replicates"]["same"] == [True, True]
+    np.testing.assert_allclose(told_more["replicates"]["one of them"], told_more["replicates"]["alone"], rtol=1e-5)
 
 
 def test_wrong_meshes_are_refused_by_name():

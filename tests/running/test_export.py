@@ -117,6 +117,7 @@ def test_many_runs_are_told_apart_by_a_column_and_by_a_dimension(three):
     np.testing.assert_array_equal(dataset["phi_mean"], three.theta.mean["phi"])
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_goes_on_counting(one):
     more = epf.run(jax.random.key(1), FILTER, Y[:3], state=one.final)
     assert more.to_pandas()["t"].tolist() == [T + 1, T + 2, T + 3]

@@ -90,6 +90,7 @@ def test_the_table_has_the_names_of_the_columns_that_were_filtered(ahead):
     assert ahead.to_pandas(named_as_the_state)["variable"].tolist() == ["y"] * STEPS + ["x"] * STEPS
 
 
+@pytest.mark.slow
 def test_levels_are_the_callers(state):
     one = epf.forecast(jax.random.key(3), FILTER, state, STEPS, levels=(0.1,))
     assert one.y.quantiles.shape == (STEPS, 1)

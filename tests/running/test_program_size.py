@@ -74,7 +74,10 @@ def equations_of_run(filter_):
     return num_equations(jax.make_jaxpr(run)(jax.random.key(0), None, y, times, NUM_STEPS).jaxpr)
 
 
-@pytest.mark.parametrize("name", FILTERS)
+QUICK = ["EPF", "EPF, local level", "Storvik", "SMC^2, Kalman", "node filter, Kalman"]
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FILTERS])
 def test_the_program_of_a_filter_does_not_grow(name):
     most = MAY_GROW * json.loads(TABLE.read_text())[name]
     assert equations_of_run(FILTERS[name]()) <= most

@@ -50,9 +50,9 @@ def test_history_is_kept_only_when_asked_for_and_agrees_with_the_summaries():
 
 
 def test_a_run_that_goes_on_counts_on():
-    first = epf.run(KEY, FILTER, Y[:6])
-    with pytest.warns(RuntimeWarning, match=r"zero weight at 1 step \(first at t = 9\)"):
-        second = epf.run(KEY, FILTER, Y[6:].at[2].set(1e25), state=first.final)
+    first = epf.run(KEY, FILTER, Y[:9])
+    with pytest.warns(RuntimeWarning, match=r"zero weight at 1 step \(first at t = 12\)"):
+        second = epf.run(KEY, FILTER, np.append(Y[9:11], 1e25), state=first.final)
     assert np.isfinite(log_scores(first)).all()
     scores = log_scores(second)
     assert np.isnan(scores[0])  # what the first run had is not known
@@ -114,6 +114,7 @@ def test_lists_and_numpy_arrays_are_observations_too():
     np.testing.assert_array_equal(results.log_evidence, epf.run(KEY, FILTER, np.asarray(Y)).log_evidence)
 
 
+@pytest.mark.slow
 def test_every_process_traces_the_same_program_and_finds_it_in_the_cache():
     code = """if True:
         import jax, jax.numpy as jnp, epf_jax as epf, hashlib
@@ -252,18 +253,18 @@ def test_states_and_reports_print_whatever_they_hold():
 
 
 def test_series_of_other_lengths_share_one_program():
-    filter_ = epf.bootstrap_filter(MODEL, 32)
-    y = np.asarray(epf.simulate(KEY, MODEL, {"phi": 0.8}, 30)[1])
-    epf.run(KEY, filter_, y, diagnostics=True)
+    y = np.asarray(Y)
+    epf.run(KEY, FILTER, y)
     programs = run_jitted._cache_size()
-    results = epf.run(KEY, filter_, y[:17], diagnostics=True)
+    results = epf.run(KEY, FILTER, y[:9])
     assert run_jitted._cache_size() == programs
-    exact = run_jitted(filter_, DEFAULT_LEVELS, False, None, True, KEY, None, y[:17], np.arange(1, 18))
+    exact = run_jitted(FILTER, DEFAULT_LEVELS, False, None, False, KEY, None, y[:9], np.arange(1, 10))
     for found, wanted in zip(jax.tree.leaves(results), jax.tree.leaves(exact), strict=True):
         assert found.dtype == wanted.dtype
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 def test_a_run_of_unknown_length_has_the_gradient_of_a_scan():
     def log_evidence(scale, **options):
         model = epf.StateSpaceModel(

@@ -174,9 +174,11 @@ def test_blackjax_tells_its_acceptance_and_gets_a_metric_if_it_wants_one():
     ]:
         metric = {"inverse_mass_matrix": jnp.ones(2)} if kernel is blackjax.hmc else {}
         algorithm = kernel(standard, **(metric | parameters))
-        after, info = algorithm.step(jax.random.split(jax.random.split(key)[1], 1)[0], algorithm.init(theta))
-        found, told = epf.blackjax_sampler(kernel, **parameters).step(
-            key, theta, standard, Population(jnp.zeros(2), jnp.eye(2))
+        their_key = jax.random.split(jax.random.split(key)[1], 1)[0]
+        after, info = jax.jit(lambda key, z, step=algorithm: step.step(key, step.init(z)))(their_key, theta)
+        ours = epf.blackjax_sampler(kernel, **parameters).step
+        found, told = jax.jit(lambda key, z, step=ours: step(key, z, standard, Population(jnp.zeros(2), jnp.eye(2))))(
+            key, theta
         )
         np.testing.assert_allclose(found, after.position, rtol=1e-6)
         np.testing.assert_allclose(told.acceptance, info.acceptance_rate, rtol=1e-6)

@@ -109,7 +109,7 @@ def test_a_step_impossible_everywhere_leaves_the_statistic_as_it_was():
 
 
 @pytest.mark.parametrize("noise", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
-@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("dim", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_first_observations_that_say_much_are_taken_in_by_powers(dim, noise):
     """Each number seen once, behind noise of a tenth or a hundredth of its prior's width; the posterior is Gaussian."""
     model = epf.StateSpaceModel(
@@ -119,11 +119,12 @@ def test_first_observations_that_say_much_are_taken_in_by_powers(dim, noise):
         observation=lambda theta, x, u: dist.Normal(theta["a"][u % dim], noise),
     )
     statistic, y = epf.assumed_density(model), np.linspace(-13.0, 17.0, dim)
+    begun = jax.tree.map(lambda leaf: leaf[None], jax.jit(statistic.init)(0.0))
 
     def learned(since):
         """The statistic after as many observations, of which the first is number `since` of the series."""
         step = jax.jit(lambda S, y, u, t: statistic.update_all(None, S, None, zero, zero, y, u, zero, t))
-        S, zero = jax.tree.map(lambda leaf: leaf[None], statistic.init(0.0)), jnp.zeros(1)
+        S, zero = begun, jnp.zeros(1)
         for u, value in enumerate(y):
             S = step(S, value, u, since + u)
         return jax.tree.map(lambda leaf: leaf[0], S)

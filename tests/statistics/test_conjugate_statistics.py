@@ -471,6 +471,7 @@ def test_rates_in_which_a_density_is_not_linear_are_refused(observation):
         epf.conjugate_blocks(model)
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_capped_late_is_told_of():
     model = epf.StateSpaceModel(
         prior={"r": dist.Gamma(2.0, 1.0)},

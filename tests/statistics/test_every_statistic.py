@@ -77,7 +77,10 @@ def test_statistics_work_under_jit_and_vmap_in_both_precisions(name, model_name,
     assert all(leaf.dtype == precision for leaf in floats)
 
 
-@pytest.mark.parametrize("name", LEARN)
+ALIKE = ("separable", "taylor_log_density", "chebyshev_fixed_box", "assumed_density_mixture")  # draw as others do
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in LEARN])
 def test_every_statistic_draws_theta_from_its_density(name, x64):
     # 4000 chains of 60 steps, started at the prior; conjugate gives the exact mean and sd.
     # Standard error of a mean of 4000 independent draws: sd / 63; of an sd: sd / 90. Four of each are allowed.

@@ -194,10 +194,10 @@ def inputs_of(model, num_steps):
 @pytest.mark.parametrize(
     "build",
     [
-        autoregression,
         volatility,
-        reverting_speed,
         gains,
+        pytest.param(autoregression, marks=pytest.mark.slow),
+        pytest.param(reverting_speed, marks=pytest.mark.slow),
         pytest.param(joint_noise, marks=pytest.mark.slow),
         pytest.param(joint_noise_and_products, marks=pytest.mark.slow),
     ],
@@ -226,15 +226,16 @@ def where_it_starts():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
         where_it_starts,
-        pytest.param(autoregression, marks=pytest.mark.slow),
-        pytest.param(volatility, marks=pytest.mark.slow),
-        pytest.param(reverting_speed, marks=pytest.mark.slow),
-        pytest.param(partial(joint_noise_and_products, square=False), marks=pytest.mark.slow),
-        pytest.param(gains, marks=pytest.mark.slow),
+        autoregression,
+        volatility,
+        reverting_speed,
+        partial(joint_noise_and_products, square=False),
+        gains,
     ],
 )
 def test_gaussian_proposals_leave_the_density_of_linear_means_as_it_is(build):
@@ -264,7 +265,10 @@ def test_gaussian_proposals_leave_the_density_of_linear_means_as_it_is(build):
     np.testing.assert_array_less(np.abs(t), 4.5)
 
 
-@pytest.mark.parametrize(("form", "level", "num_steps", "error"), [("c", 1e3, 200, 0.2), ("mu", 1e4, 5000, 2.0)])
+@pytest.mark.parametrize(
+    ("form", "level", "num_steps", "error"),
+    [("c", 1e3, 200, 0.2), pytest.param("mu", 1e4, 5000, 2.0, marks=pytest.mark.slow)],
+)
 def test_linear_means_hold_data_far_from_the_prior_in_float32(form, level, num_steps, error):
     # A level of 1000 noise scales: sums of squares in float32 would be off by 1e6 * 200 * 6e-8 = 12 in log-density. At
     # 10000, after 5000 steps, numbers of a factor are off by 1e-6 of theirs, a mean by .01, a sixth of its sd of .07,
@@ -293,13 +297,10 @@ def test_linear_means_hold_data_far_from_the_prior_in_float32(form, level, num_s
     np.testing.assert_allclose(found - found[0], expected - expected[0], atol=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "truth"),
-    [
-        (dist.LogNormal(0.0, 0.5), 6.0),
-        pytest.param(dist.Cauchy(0.0, 1.0), 50.0, marks=pytest.mark.slow),
-        pytest.param(dist.Uniform(0.0, 0.5), 0.8, marks=pytest.mark.slow),
-    ],
+    [(dist.LogNormal(0.0, 0.5), 6.0), (dist.Cauchy(0.0, 1.0), 50.0), (dist.Uniform(0.0, 0.5), 0.8)],
 )
 def test_coefficients_move_though_their_prior_is_not_like_a_gaussian(prior, truth):
     # Far out in its tail, or pressed to its bound. Particles share their path, which theta does not enter: means are
@@ -335,6 +336,7 @@ def exact_log_density(theta, x, mean, standardised):
     return log_prior - np.sum(0.5 * ((x[1:] - mean(theta, x[:-1])) / sd) ** 2 + np.log(sd))
 
 
+@pytest.mark.slow
 def test_noise_that_vanishes_at_the_priors_centre_is_noise():
     model = epf.StateSpaceModel(
         prior={"w": dist.Normal(0.0, 1.0)},
@@ -352,6 +354,7 @@ def test_noise_that_vanishes_at_the_priors_centre_is_noise():
     np.testing.assert_allclose(at_half - at_one, exact, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_noise_too_small_for_its_numbers_has_no_density():
     model = epf.StateSpaceModel(
         prior={"h": dist.Normal(0.0, 50.0)},
@@ -562,6 +565,7 @@ def level_and_noise(transition=lambda theta, x, u: dist.Normal(theta["a"] + 0.6 
     )
 
 
+@pytest.mark.slow
 def test_nodes_are_evaluated_along_the_path_while_all_of_it_is_remembered(x64):
     model = level_and_noise()
     truth = {"a": jnp.asarray(1.0), "s": jnp.asarray(1.0)}
@@ -625,9 +629,8 @@ def count_model(observation):
     )
 
 
-@pytest.mark.parametrize(
-    "vague", [pytest.param(1.0, marks=pytest.mark.slow), 100.0, pytest.param(1000.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("vague", [1.0, 100.0, 1000.0])
 def test_heavy_tailed_noise_under_a_vague_prior_has_its_posterior(vague):
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, vague)},
@@ -654,6 +657,7 @@ def _moments_on(grid, log_p):
     return p @ grid, np.sqrt(p @ (grid - p @ grid) ** 2)
 
 
+@pytest.mark.slow
 def test_where_inputs_cannot_be_remembered_the_box_is_cut_once_at_a_time():
     model = epf.StateSpaceModel(
         prior={"a": dist.Normal(0.0, 100.0)},
@@ -870,7 +874,7 @@ def test_scale_mixture_refuses_what_it_cannot_do_and_says_why(transition, messag
         epf.scale_mixture(model)
 
 
-@pytest.mark.parametrize(("prior_sd", "noise"), [(100.0, 0.01), (1e6, 0.1)])
+@pytest.mark.parametrize(("prior_sd", "noise"), [(100.0, 0.01), pytest.param(1e6, 0.1, marks=pytest.mark.slow)])
 def test_conjugate_holds_a_vague_prior_beside_precise_data_in_float32(prior_sd, noise):
     """Intercept and trend. A covariance of 1e4 and 1e-4, in one matrix of seven digits, would lose the smaller."""
     U = np.stack([np.ones(30), np.arange(1.0, 31.0)], axis=1)
