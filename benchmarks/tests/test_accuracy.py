@@ -14,7 +14,6 @@ KEY = jax.random.key(1)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("gradients")
 def test_only_with_stop_gradients_the_expected_gradient_is_kalmans(x64):
     hyper, build, _ = gradients.FILTERS["bootstrap, phi known"]
     _, y = epf.simulate(jax.random.key(0), gradients.model_of(hyper), {}, 10)
