@@ -13,6 +13,7 @@ import pytest
 from jax.extend import core
 
 import epf_jax as epf
+from epf_jax.models.partly_linear import sine_and_line
 from epf_jax.running.run import DEFAULT_LEVELS, run_jitted
 
 TABLE = pathlib.Path(__file__).with_name("equations.json")
@@ -26,17 +27,7 @@ LEVEL = epf.StateSpaceModel(
     transition=lambda theta, x, u: dist.Normal(x, theta["sd_level"]),
     observation=lambda theta, x, u: dist.Normal(x, theta["sd_noise"]),
 )
-SINE = epf.StateSpaceModel(
-    prior={
-        "a": dist.Normal(0.0, 1.0),
-        "b": dist.Normal(0.0, 0.5),
-        "s": dist.LogNormal(0.0, 0.5),
-        "theta": dist.Normal(0.0, 0.5),
-    },
-    initial=lambda theta: dist.Normal(0.0, 1.0),
-    transition=lambda theta, x, u: dist.Normal(theta["a"] + theta["b"] * x + jnp.sin(theta["theta"] * x), theta["s"]),
-    observation=lambda theta, x, u: dist.Normal(x, 0.1),
-)
+SINE = sine_and_line()
 FILTERS = {
     "bootstrap": lambda: epf.bootstrap_filter(SIN, 1000),
     "EPF": lambda: epf.extended_parameter_filter(SIN, 1000),
