@@ -37,8 +37,8 @@ def lagrange(s: Float[Array, ""], n: int) -> Float[Array, " n"]:
 _MOST_WRITTEN_OUT = 32  # nodes
 
 
-def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, ""]:
-    """The value at s of the polynomial through the values at a grid of Chebyshev points."""
+def between(values: Float[Array, "..."], s: Float[Array, " P"]) -> Float[Array, "..."]:
+    """The value at s of the polynomial through the values at a grid of Chebyshev points, which the first P axes are."""
     if values.ndim == 1 and len(values) <= _MOST_WRITTEN_OUT:
         return _between(values, s[0])
     for s_i in s:

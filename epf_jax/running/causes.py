@@ -15,6 +15,7 @@ from epf_jax.filters.practical import Window
 from epf_jax.filters.smc2 import NestedFilters
 from epf_jax.running.records import coordinate_names, times
 from epf_jax.statistics.chebyshev import NodalStatistic
+from epf_jax.statistics.decomposed import DecomposedStatistic
 
 _LOW_ESS = 0.01  # of the particles, and never less than two of them
 # Of a random walk tuned well a fifth to a half is accepted, of HMC's steps up to .97; .98 is a walk on a Gaussian by
@@ -82,7 +83,7 @@ def _misread(results: Any) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
     S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
-    num = int(np.max(S.num_misread)) if isinstance(S, NodalStatistic) else 0
+    num = int(np.max(S.num_misread)) if isinstance(S, NodalStatistic | DecomposedStatistic) else 0
     if num:
         yield Finding(
             "box",

@@ -28,7 +28,7 @@ from epf_jax.models.parameters import Parameters, Theta, node_counts
 from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.samplers import Sampler, random_walk
-from epf_jax.statistics.nodal_box import following, nodes_of
+from epf_jax.statistics.nodal_box import at_all, following, nodes_of
 from epf_jax.statistics.opening import Opening, opener
 from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target, with_sampler
 
@@ -138,11 +138,8 @@ def _nodal(
         def log_prob(z):
             return sum((term.log_prob(z, x_prev, x, y, u) for term in group), jnp.zeros(()))
 
-        at_all = log_prob
-        for _ in counts:  # over one axis of the grid after the other: reshaped, XLA would write the whole grid down
-            at_all = jax.vmap(at_all)
         # Relative to another theta, the prior's centre say, sums would lose their digits where that is far off.
-        return jnp.maximum(_from_top(possible(at_all(middle + half * at))), _LEAST)
+        return jnp.maximum(_from_top(possible(at_all(log_prob, counts)(middle + half * at))), _LEAST)
 
     def at_start(middle, half, x_0):
         return log_ratios(terms.initial, middle, half, x_0, x_0, None, None) if terms.initial else jnp.zeros(counts)

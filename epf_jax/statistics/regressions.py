@@ -56,7 +56,12 @@ class Coefficients(NamedTuple):
     places: Int[np.ndarray, " k"]
     own: Int[np.ndarray, " k"]
     rest: Int[np.ndarray, " r"]
-    precision: Float[Array, "k k"]
+    precision: Float[Array | np.ndarray, "k k"]
+
+
+def none_integrated(dim: int) -> Coefficients:
+    """No number of theta integrated out."""
+    return Coefficients(NOTHING, NOTHING, np.arange(dim), np.zeros((0, 0)))
 
 
 def _piece(term: Term, numbers: Numbers, example: tuple, nodal: Int[np.ndarray, " q"]) -> Piece:
@@ -73,12 +78,14 @@ def _piece(term: Term, numbers: Numbers, example: tuple, nodal: Int[np.ndarray, 
         """Slopes and residuals, of nothing for silent components, their noise, and which are not silent."""
 
         def mean(step):
-            return gaussian.mean(numbers.leaves(put(c, columns, list(numbers.c[columns] + step))), x_prev, x, u)
+            value = gaussian.mean(numbers.leaves(put(c, columns, list(numbers.c[columns] + step))), x_prev, x, u)
+            return value, value
 
-        value, nothing = jnp.ravel(gaussian.term.value(x, y)), jnp.zeros(len(columns))
+        value = jnp.ravel(gaussian.term.value(x, y))
+        slopes, offset = jax.jacfwd(mean, has_aux=True)(jnp.zeros(len(columns)))
         scale = gaussian.scale_tril(numbers.leaves(c), x_prev, x, u)
         seen = ~is_silent(gaussian, value, scale)
-        value, slopes, offset, scale = whiten(gaussian, value, scale, jax.jacfwd(mean)(nothing), mean(nothing))
+        value, slopes, offset, scale = whiten(gaussian, value, scale, slopes, offset)
         return jnp.concatenate([slopes, (value - offset)[:, None]], axis=1), scale, seen
 
     def terms(c, x_prev, x, y, u):
@@ -132,16 +139,6 @@ def coefficients_of(model: StateSpaceModel, pieces: Sequence[Piece]) -> Coeffici
 
     at = coordinates.own[places]
     return Coefficients(places, at, np.setdiff1d(np.arange(coordinates.dim), at), evaluated(precision))
-
-
-def log_likelihood(pieces: Sequence[Piece], numbers: Numbers, sums: Sequence[Array], t: Array) -> Float[Array, ""]:
-    """That of the path, at theta's flat vector t, relative to no noise in particular."""
-    total = jnp.zeros(())
-    for piece, s in zip(pieces, sums, strict=True):
-        products, log_noise = piece.read(s, t)
-        w = _residual(piece, piece.columns, numbers, t)
-        total += -0.5 * w @ products @ w - log_noise
-    return total
 
 
 def conditional(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -19,12 +20,25 @@ from epf_jax.models.path_terms import (
     require_inspectable,
 )
 from epf_jax.models.state_space import StateSpaceModel
-from epf_jax.statistics.even_nodes import Grid
 from epf_jax.statistics.means import which_enter
 from epf_jax.statistics.regressions import NOTHING, Piece, pieces_of
 from epf_jax.statistics.statistic import check_model_learns
 
 DEFAULT_NODES = {1: 20, 2: 16}  # along each nodal parameter
+
+
+class Grid(NamedTuple):
+    """The nodal parameters of terms that share some.
+
+    Attributes:
+        own: their coordinates in z.
+        counts: nodes along each.
+        pieces: which terms are kept at its nodes.
+    """
+
+    own: Int[np.ndarray, " q"]
+    counts: tuple[int, ...]
+    pieces: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
@@ -140,10 +154,10 @@ def _groups(pieces: Sequence[Piece]) -> list[tuple[list[int], list[int]]]:
     return groups
 
 
-def grids_of(coordinates: Parameters, pieces: Sequence[Piece], num_nodes: int | None) -> list[Grid]:
+def grids_of(coordinates: Parameters, pieces: Sequence[Piece], num_nodes: int | None) -> tuple[Grid, ...]:
     """A grid for each group of terms that share nodal parameters."""
-    grids = []
+    grids: list[Grid] = []
     for places, terms in _groups(pieces):
         n = DEFAULT_NODES[len(places)] if num_nodes is None else num_nodes
         grids.append(Grid(coordinates.own[places], (n,) * len(places), tuple(terms)))
-    return grids
+    return tuple(grids)

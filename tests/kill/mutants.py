@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant(
         "rows of a regression without what nodal parameters move",
         "statistics/decomposed.py",
-        "terms(numbers.at(with_nodal(centre, grid, z_node)), *step)",
+        "terms(numbers.at(put(self.coordinates.centre, own, list(z_node))), *step)",
         "terms(numbers.c, *step)",
         DECOMPOSED,
         "nodes_is_that",

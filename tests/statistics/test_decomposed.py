@@ -13,32 +13,22 @@ from conformance import MODELS, TRUTHS
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.filters.extended_parameter import default_statistic
+from epf_jax.models.partly_linear import sine_and_line
 from epf_jax.statistics import statistic_of_path
+from epf_jax.statistics.nodal_box import nodes_of
 
 TRUTH = {"a": 0.3, "b": 0.4, "s": 0.8, "theta": 0.7}
 T = 40
 
 
-def sine():
-    """A line and a sine, of unknown intercept, slope, frequency and noise."""
-    return _sine(str(jnp.result_type(float)))
-
-
 @cache
 def _sine(precision):
-    return epf.StateSpaceModel(
-        prior={
-            "a": dist.Normal(0.0, 1.0),
-            "b": dist.Normal(0.0, 0.5),
-            "s": dist.LogNormal(0.0, 0.5),
-            "theta": dist.Normal(0.0, 0.5),
-        },
-        initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=lambda theta, x, u: dist.Normal(
-            theta["a"] + theta["b"] * x + jnp.sin(theta["theta"] * x), theta["s"]
-        ),
-        observation=lambda theta, x, u: dist.Normal(x, 0.1),
-    )
+    return sine_and_line()
+
+
+def sine():
+    """A line and a sine, one object for each precision."""
+    return _sine(str(jnp.result_type(float)))
 
 
 def two_grids():
@@ -72,8 +62,8 @@ def exact_log_density(x, theta):
 
 def test_the_density_at_nodes_is_that_of_the_path(x64):
     x, S, statistic = known_path("float64")
-    (low, high) = S.boxes[0]
-    nodes = np.linspace(low[0], high[0], 20)[6:15:2]
+    middle, half = S.boxes[0]
+    nodes = (middle + half * nodes_of((20,)))[6:15:2, 0]
     k = np.arange(len(nodes))
     thetas = {"a": 0.5 * k, "b": 0.1 * k, "s": 0.5 + 0.2 * k, "theta": nodes}
     off = jax.jit(jax.vmap(lambda theta: statistic.log_density(S, theta) - exact_log_density(x, theta)))(thetas)
@@ -168,9 +158,9 @@ def test_terms_that_share_no_nodal_parameter_have_grids_of_their_own():
 def test_the_box_follows_the_posterior():
     y = epf.simulate(jax.random.key(1), sine(), TRUTH, 100)[1]
     results = epf.run(jax.random.key(2), epf.extended_parameter_filter(sine(), 50), y)
-    low, high = (float(end[0, 0]) for end in results.final.S.boxes[0])
-    assert high - low < 0.6 * 5.0
-    assert np.all((np.asarray(results.final.theta["theta"]) > low) & (np.asarray(results.final.theta["theta"]) < high))
+    middle, half = (float(part[0, 0]) for part in results.final.S.boxes[0])
+    assert half < 0.6 * 2.5
+    assert np.all(np.abs(np.asarray(results.final.theta["theta"]) - middle) < half)
 
 
 def test_models_that_cannot_be_taken_apart_are_told_why():
