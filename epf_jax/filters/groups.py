@@ -2,8 +2,8 @@ r"""Independent groups: several copies of one filter side by side, whose disagre
 
 Every group has its own random numbers, and resamples, moves and fits by itself. The groups count equally, so that a
 stream without an end does not come down to one of them. Of M groups whose means :math:`m_j` of a parameter have the
-spread :math:`s`, the average is off by about :math:`s / \sqrt M`. What all groups share, they do not see: the bias
-of a fit, or of too few inner particles.
+spread :math:`s`, the average is off by about :math:`s / \sqrt M`. What all groups share, they do not see: the
+bias of too few inner particles. Fits to the past differ between groups, in the thetas and in how far these reach.
 """
 
 import math

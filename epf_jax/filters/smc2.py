@@ -45,7 +45,7 @@ from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each,
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
 from epf_jax.filters.state import PARTICLES, FilterState
-from epf_jax.filters.window import Anchor, anchor_of, anchored, begin_at, fitted_degree, least_thetas
+from epf_jax.filters.window import Anchor, begin_at, first_anchor, fitted_degree, least_thetas, next_anchor, read, wide
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel
@@ -136,7 +136,8 @@ def smc2_filter(
     N = num_particles
     sizes = _sizes_of(model, inner, num_inner, max_inner, proposal, min_acceptance)
     rejuvenate = _rejuvenation(model.parameters, sizes, num_moves, _LOW if min_acceptance is None else min_acceptance)
-    begin = _from_the_start if window is None else partial(begin_at, degree=_checked_degree(N, model, inner))
+    degree = 0 if window is None else _checked_degree(N, model, inner)
+    begin = _from_the_start if window is None else partial(begin_at, degree=degree)
 
     def init(key):
         key_theta, key_inner = jax.random.split(key)
@@ -145,10 +146,10 @@ def smc2_filter(
         filters = start_each(key_inner, sizes, level, state.theta)
         S = NestedFilters(filters, jnp.zeros(N), level, empty_memory(model, room), ())
         state = state._replace(S=S)
-        return state if window is None else state._replace(S=S._replace(anchor=anchor_of(model.parameters, state)))
+        return state if window is None else state._replace(S=S._replace(anchor=first_anchor(model.parameters, state)))
 
     def step(key, state, y, u):
-        key_inner, key_resample, key_move, key_state = jax.random.split(key, 4)
+        key_inner, key_resample, key_move, key_state, key_anchor = jax.random.split(key, 5)
         theta, (filters, log_evidence, level, memory, anchor), t = state.theta, state.S, state.t + 1
         since = 0 if window is None else anchor.t
         y = jnp.asarray(y, float)
@@ -178,7 +179,24 @@ def smc2_filter(
         info = info._replace(num_bad_weights=num_bad, overflowed=overflowed, acceptance=acceptance)
         S = NestedFilters(filters, log_evidence, level, memory, anchor)
         state = FilterState(x, theta, S, log_weights, state.log_evidence + info.log_increment, t)
-        return state if window is None else anchored(model.parameters, state, t - since == window), info
+        if window is not None:
+            state = jax.lax.cond(t - since == window, lambda: renewed(key_anchor, state), lambda: state)
+        return state, info
+
+    def renewed(key, state):
+        """The state at the beginning of a new window."""
+        key_z, key_begin, key_steps = jax.random.split(key, 3)
+        _, _, level, memory, anchor = state.S
+        spread = spread_of(model.parameters, state)
+        z, width = wide(key_z, spread, N)
+        theta = jax.vmap(model.parameters.to_theta)(z)
+        begun = begin(anchor, key_begin, sizes, level, z, theta)
+        told = rerun_each(key_steps, sizes, level, theta, memory, state.t - anchor.t, begun)
+        anchor = next_anchor(model.parameters, spread, z, width, told, state.t)
+        log_evidence, *_ = read(anchor, jax.vmap(model.parameters.to_vector)(state.theta), degree)
+        before = state.S.log_evidence
+        log_weights = reweight(state.log_weights, log_evidence - before).log_weights
+        return state._replace(S=state.S._replace(log_evidence=log_evidence, anchor=anchor), log_weights=log_weights)
 
     description = (
         f"SMC^2: {N} theta-particles, {_in_words(sizes)}, {num_moves} PMMH moves, resampling "
