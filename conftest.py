@@ -10,7 +10,7 @@ from epf_jax.core.machine import share_of_maps
 
 ROOT = pathlib.Path(__file__).resolve().parent
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # workers share the small ones, too
 jax.config.update("jax_persistent_cache_enable_xla_caches", "none")  # or programs are known in this folder alone
 
 

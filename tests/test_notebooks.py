@@ -15,23 +15,9 @@ def test_the_notebooks_are_there():
     assert {"05_stock_volatility", "06_nile", "07_lynx", "08_every_method"} <= {path.stem for path in NOTEBOOKS}
 
 
-SLOW = (
-    "02_the_paper",
-    "03_your_own_model",
-    "04_differentiable",
-    "05_stock_volatility",
-    "06_nile",
-    "07_lynx",
-    "08_every_method",
-)  # they compile for long
-
-
-def listed(path):
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
-
-
+@pytest.mark.slow  # they compile for long
 @pytest.mark.filterwarnings("ignore:The chains disagree", "ignore:The .* draws are worth")  # short, in quick mode
-@pytest.mark.parametrize("path", [listed(path) for path in NOTEBOOKS])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_runs_and_its_conclusion_holds(path, monkeypatch):
     monkeypatch.setenv("EPF_QUICK", "1")
     matplotlib.use("Agg")

@@ -26,6 +26,15 @@ def push(u):
     return 0.6 * jnp.cos(1.0 * u)
 
 
+def autoregression(num):
+    """Observations of an AR(1) of coefficient .8 in noise, by NumPy: modules that begin with them compile nothing."""
+    rng, x, y = np.random.default_rng(0), 0.5, []
+    for e, v in rng.normal(size=(num, 2)):
+        x = 0.8 * x + e
+        y.append(x + 0.5 * v)
+    return np.array(y, np.float32)
+
+
 @functools.cache
 def _models(precision):
     ar = epf.StateSpaceModel(

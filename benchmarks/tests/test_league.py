@@ -89,6 +89,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "_by", lambda task: "smcx, here")
 
 
+@pytest.mark.slow
 def test_a_method_too_slow_for_one_series_is_not_asked_for_others(store, monkeypatch):
     asked = []
 

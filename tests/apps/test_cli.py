@@ -13,6 +13,7 @@ import matplotlib.pyplot
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tiny
 import xarray as xr
 from typer.testing import CliRunner
 
@@ -73,7 +74,7 @@ timed = epf.StateSpaceModel(
     observation=lambda theta, x, u: dist.Normal(x, 0.5),
 )
 """
-Y = np.asarray(epf.simulate(jax.random.key(0), epf.models.ar1(), {"phi": 0.8}, 20)[1])
+Y = tiny.autoregression(20)
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +151,10 @@ def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
         assert list(read_csv(tmp_path / "named.csv")[0]) == header.split(",")
 
 
-def test_a_method_that_collapsed_has_a_score_of_minus_infinity():
-    results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 8), jnp.zeros(4), levels=())
-    lost = results._replace(log_evidence=jnp.array([-1.0, -2.0, -jnp.inf, -jnp.inf]))
+def test_a_method_that_collapsed_has_a_score_of_minus_infinity(expected):
+    lost = expected._replace(log_evidence=np.where(np.arange(20) < 2, -1.0, -np.inf))
     seconds = {"epf": 0.0, "sir": 0.0}
-    table = scores({"epf": results, "sir": lost}, Series(np.zeros(4), None, ("y",)), seconds, {})
+    table = scores({"epf": expected, "sir": lost}, Series(Y, None, ("y",)), seconds, {})
     assert [row["log-evidence"] for row in table.rows][1] == "-inf"
     assert "differences are their errors" in table.note
 
@@ -174,6 +174,10 @@ def test_an_unknown_method_is_told_with_those_that_there_are(folder, tmp_path):
         )
     refused("Leave --method and --particles out", "stream", f"{folder}/model.py:filter_", "--particles", 10, given="")
     refused("smc2 remembers every observation", "stream", f"{folder}/model.py:model", "--method", "smc2", given="")
+
+
+@pytest.mark.slow
+def test_every_method_of_the_list_is_built():
     for name in METHODS:
         assert isinstance(filter_of(name, epf.models.ar1(), None, room=5), epf.Filter)
 
@@ -358,23 +362,23 @@ def test_save_fit_and_stream_go_on_from_each_others_checkpoints(folder, fitted, 
     np.testing.assert_allclose(again[-1]["log_evidence"], lines[5]["log_evidence"], rtol=1e-5)
 
 
+def fit_of_columns(folder, output):
+    """A fit of a table with stamps and inputs, and the options that name its columns."""
+    wide = ("fit", f"{folder}/model.py:timed", folder / "wide.csv", "--output", output)
+    options = ("--no-smooth", "--method", "sir", "--particles", 16)
+    return wide + options, ("--columns", "y", "--time", "day", "--inputs", "rain")
+
+
+@pytest.mark.slow
 def test_fit_reads_columns_stamps_and_inputs_by_name(folder, tmp_path):
-    arguments = (
-        "fit",
-        f"{folder}/model.py:timed",
-        folder / "wide.csv",
-        "--output",
-        tmp_path,
-        "--no-smooth",
-        "--method",
-        "sir",
-        "--particles",
-        16,
-    )
-    named = ("--columns", "y", "--time", "day", "--inputs", "rain")
+    arguments, named = fit_of_columns(folder, tmp_path)
     result = epf_command(*arguments, *named, "--unit", "days")
     assert result.exit_code == 0, (result.output, result.exception)
     assert pq.read_table(tmp_path / "fit.parquet")["time"][0].as_py() == "2024-01-01"
+
+
+def test_columns_that_do_not_fit_the_model_are_told_of_by_name(folder, tmp_path):
+    arguments, named = fit_of_columns(folder, tmp_path)
     refused(
         r"transition reads inputs, and failed without them: KeyError: 'dt'. Name the col", *arguments, *named
     )  # dates are labels
@@ -434,10 +438,9 @@ def test_methods_far_from_learn_are_told_of():
     assert sentence == "node puts phi 1.0 posterior standard deviations from learn."
 
 
-def test_evidences_are_less_that_of_the_first_method():
-    results = epf.run(jax.random.key(0), epf.storvik_filter(epf.models.ar1(), 32), Y[:10])
+def test_evidences_are_less_that_of_the_first_method(expected):
     answer = SimpleNamespace(theta=SimpleNamespace(mean={"phi": 0.8}))
-    _, evidence = comparison({"epf": results, "sir": results}, epf.from_table({"y": Y[:10]}), answer)
+    _, evidence = comparison({"epf": expected, "sir": expected}, epf.from_table({"y": Y}), answer)
     drawn = evidence.draw()
     assert drawn.axes[0].get_ylabel() == "log-evidence\nminus that of epf"
     matplotlib.pyplot.close(drawn)
@@ -528,7 +531,10 @@ def stream(folder, given, *options, name="filter_"):
         pytest.param(lambda values: "y\n" + "\n".join(f"{value!r}" for value in values), marks=pytest.mark.slow),
         pytest.param(lambda values: "".join(f"[{value!r}]\n" for value in values), marks=pytest.mark.slow),
         lambda values: "".join(json.dumps({"y": value}) + "\r\n\n" for value in values),
-        lambda values: "\ufeffday,y\n" + "".join(f"Monday,{value!r}\n" for value in values),
+        pytest.param(
+            lambda values: "\ufeffday,y\n" + "".join(f"Monday,{value!r}\n" for value in values),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             lambda values: "".join(f"{i},{value!r}\n" for i, value in enumerate(values)), marks=pytest.mark.slow
         ),
@@ -572,19 +578,30 @@ def test_an_object_names_its_column(folder):
     assert [line["t"] for line in lines_of(result)] == [1]
 
 
-def test_a_time_column_streams_as_steps_and_a_refused_line_takes_no_time(folder, tmp_path):
+def timed_lines():
+    """Lines with a time column, one of them damaged, and the options that read them."""
     options = ("--time", "day", "--unit", "days", "--start", "2023-12-31", "--method", "sir", "--particles", 8)
-    options = (*options, "--inputs", "rain", "--columns", "y")
     text = "day,y,rain\n2024-01-01,0.1,0.5\n2024-01-03,x,0.5\n2024-01-04,0.2,0.5\n"
+    return text, (*options, "--inputs", "rain", "--columns", "y")
+
+
+@pytest.mark.slow
+def test_time_goes_on_from_a_checkpoint(folder, tmp_path):
+    text, options = timed_lines()
+    kept = (*options, "--checkpoint", tmp_path / "state", "--on-error", "skip")
+    head, rest = "".join(text.splitlines(True)[:2]), "".join(text.splitlines(True)[2:])
+    found = lines_of(stream(folder, text, *options, "--on-error", "skip", name="timed"))
+    stream(folder, head, *kept, name="timed")
+    assert lines_of(stream(folder, rest, *kept, name="timed"))[1:] == found[1:]
+    assert lines_of(stream(folder, text, *kept, "--replay", name="timed"))[1:] == []
+
+
+def test_a_time_column_streams_as_steps_and_a_refused_line_takes_no_time(folder):
+    text, options = timed_lines()
     found = lines_of(stream(folder, text, *options, "--on-error", "skip", name="timed"))
     steps = "".join(json.dumps({"y": y, "rain": 0.5, "dt": dt}) + "\n" for y, dt in ((0.1, 1.0), (0.2, 3.0)))
     same = lines_of(stream(folder, steps, "--inputs", "dt,rain", "--method", "sir", "--particles", 8, name="timed"))
     assert found == same
-    kept = (*options, "--checkpoint", tmp_path / "state", "--on-error", "skip")
-    head, rest = "".join(text.splitlines(True)[:2]), "".join(text.splitlines(True)[2:])
-    stream(folder, head, *kept, name="timed")
-    assert lines_of(stream(folder, rest, *kept, name="timed"))[1:] == found[1:]
-    assert lines_of(stream(folder, text, *kept, "--replay", name="timed"))[1:] == []
     target = ("stream", f"{folder}/model.py:timed")
     refused("--start: the first line's step begins", *target, "--time", "day", "--unit", "days", given="")
     refused("--time: --unit and --start speak of", *target, "--unit", "days", given="")

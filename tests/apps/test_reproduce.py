@@ -46,6 +46,7 @@ def report(tmp_path_factory):
     return folder, computed
 
 
+@pytest.mark.slow
 def test_the_report_stands_alone_and_holds_every_figure_and_verdict(report):
     folder, computed = report
     page = (folder / "index.html").read_text()
@@ -59,6 +60,7 @@ def test_the_report_stands_alone_and_holds_every_figure_and_verdict(report):
     assert all(f"id='{name}'" in page for name in QUICK)
 
 
+@pytest.mark.slow
 def test_the_theorems_hold_to_rounding(report):
     folder, _ = report
     claims = {c["where"]: c for c in json.loads((folder / "claims.json").read_text())["claims"]}

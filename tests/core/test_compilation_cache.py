@@ -15,6 +15,7 @@ def folder(tmp_path):
     """A folder where programs are kept for one test."""
     options = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in options}
+    jax.config.update(options[1], 1.0)  # jax's own
     yield epf.cache_compiled_programs(tmp_path / "kept")
     for name, value in before.items():
         jax.config.update(name, value)

@@ -174,12 +174,16 @@ PRIORS = {
     },
     "a vector of positive numbers": dist.Gamma(2.0 * jnp.ones(4), 1.0).to_event(1),
 }
-COORDINATES = {name: parameters(prior) for name, prior in PRIORS.items()}
+
+
+@functools.cache
+def coordinates_of(name):
+    return parameters(PRIORS[name])
 
 
 @claim(name=st.sampled_from(list(PRIORS)), z=vectors(st.floats(-4, 4, width=32), 4))
 def test_theta_and_its_unconstrained_vector_go_back_and_forth(name, z):
-    coordinates = COORDINATES[name]
+    coordinates = coordinates_of(name)
     theta = jitted(coordinates.to_theta)(z)
     # a logit of 4 sits at 0.982: float32 keeps it to 6e-8, which is 3e-6 of the logit
     np.testing.assert_allclose(jitted(coordinates.to_vector)(theta), z, atol=2e-4)
@@ -191,13 +195,13 @@ def test_theta_and_its_unconstrained_vector_go_back_and_forth(name, z):
 
 @functools.cache
 def jacobian_of(name):
-    flat = lambda z: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(COORDINATES[name].to_theta(z))])  # noqa: E731
+    flat = lambda z: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(coordinates_of(name).to_theta(z))])  # noqa: E731
     return jax.jit(lambda z: jnp.linalg.slogdet(jax.jacfwd(flat)(z))[1])
 
 
 @claim(name=st.sampled_from(list(PRIORS)), z=vectors(st.floats(-4, 4, width=32), 4))
 def test_the_jacobian_is_that_of_the_map(name, z):
-    np.testing.assert_allclose(jitted(COORDINATES[name].log_jacobian)(z), jacobian_of(name)(z), atol=1e-3)
+    np.testing.assert_allclose(jitted(coordinates_of(name).log_jacobian)(z), jacobian_of(name)(z), atol=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------------------ lines

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import tiny
 
 import epf_jax as epf
 from epf_jax.learning import forecaster
 
-Y = np.asarray(epf.simulate(jax.random.key(0), epf.models.ar1(), {"phi": 0.8}, 12)[1], float)
+Y = tiny.autoregression(12).astype(float)
 MODEL = epf.models.ar1()
 MONTHS = pd.date_range("2024-01-01", periods=12, freq="MS", name="month")
 

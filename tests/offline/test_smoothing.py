@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tiny
 
 import epf_jax as epf
 from epf_jax import exact
@@ -15,7 +16,7 @@ from epf_jax.offline.smoothing import Smoothed
 KEY, T = jax.random.key(3), 12
 AR1 = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
 FILTER = epf.bootstrap_filter(AR1, 500)
-Y = epf.simulate(jax.random.key(0), AR1, {"phi": 0.8}, T)[1].at[4].set(jnp.nan)
+Y = jnp.asarray(np.where(np.arange(T) == 4, np.nan, tiny.autoregression(T)), float)
 LAGGED = epf.StateSpaceModel(  # an AR(2) with an input, as a state of two lags of which the second is a copy
     prior={"a": dist.Normal(0.5, 0.5)},
     initial=lambda theta: dist.Normal(jnp.array([1.0, -1.0]), 1.0).to_event(1),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tiny
 from killing import hammer
 
 import epf_jax as epf
@@ -22,7 +23,7 @@ MODEL = epf.models.ar1()
 ROUNDING = 0.0 if jax.default_backend() == "cpu" else 1e-6  # of summaries: on a GPU run's are computed in its kernel
 FILTER = epf.storvik_filter(MODEL, 64)
 KEY = jax.random.key(1)
-Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
+Y = tiny.autoregression(12)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tiny
 from conformance import vector_theta
 
 import epf_jax as epf
@@ -15,7 +16,7 @@ from epf_jax.offline.chains import chains_of
 T, N = 12, 64
 MODEL = epf.models.ar1()
 FILTER = epf.bootstrap_filter(MODEL, N)
-Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, T)[1]
+Y = tiny.autoregression(T)
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tiny
 
 import epf_jax as epf
 
 MODEL = epf.models.ar1()  # x_t = phi x_{t-1} + N(0, 1), y_t = x_t + N(0, 0.5^2)
 NUM, STEPS = 4000, 8
 FILTER = epf.bootstrap_filter(MODEL, NUM)
-Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
+Y = tiny.autoregression(12)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tiny
 
 import epf_jax as epf
 from epf_jax.core import compilation_cache
@@ -21,7 +22,7 @@ from epf_jax.running.run import DEFAULT_LEVELS, run_jitted
 
 MODEL = epf.models.ar1()
 FILTER = epf.storvik_filter(MODEL, 64)
-Y = epf.simulate(jax.random.key(0), MODEL, {"phi": 0.8}, 12)[1]
+Y = tiny.autoregression(12)
 KEY = jax.random.key(1)
 HIGHEST, HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
 
