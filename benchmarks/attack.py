@@ -3,9 +3,10 @@
     python -m benchmarks.attack                   # every attack, at most ten minutes
     python -m benchmarks.attack --seconds 60      # as much of each as fits a minute
     python -m benchmarks.attack --only streams
+    python -m benchmarks.attack --store           # and keep the counts for the docs
 
 Every attack tries something many times and counts what came out wrong without a word, or was lost. It stops when its
-share of the time is spent. The exit status is 1 if anything was wrong.
+share of the time that is left is spent. The exit status is 1 if anything was wrong.
 """
 
 import argparse
@@ -20,13 +21,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from typer.testing import CliRunner
 
 import epf_jax as epf
+from benchmarks import report
+from epf_jax.apps.commands import app
 from epf_jax.data.tables import read_csv
 from epf_jax.data.text_lines import LineError, LineReader
 from epf_jax.running.streaming import Stream
@@ -226,12 +231,7 @@ def tables(folder: pathlib.Path) -> Iterator[Outcome]:
 
 def kinds(folder: pathlib.Path) -> Iterator[Outcome]:
     """Numbers of every kind, at every door, are those of float64."""
-    level = epf.StateSpaceModel(
-        prior={"a": dist.Normal(0.0, 1e10)},
-        initial=lambda theta: dist.Normal(theta["a"], 1e9),
-        transition=lambda theta, x, u: dist.Normal(theta["a"] + 0.0 * u, 1e9),
-        observation=lambda theta, x, u: dist.Normal(x, 1e9),
-    )
+    level = _level_from()
     whole = [3_000_000_000, 5_000_000_000, 1_000_000_000, 4_000_000_000]
     given = {
         "int64": np.array(whole),
@@ -245,12 +245,15 @@ def kinds(folder: pathlib.Path) -> Iterator[Outcome]:
     filter_, axes = epf.storvik_filter(level, 64), {"a": np.linspace(-2e10, 2e10, 41)}
     keys = jax.random.split(KEY, 2)
     short = {"num_draws": 4, "num_warmup": 4, "num_particles": 4, "num_chains": 2}
+    of_start = {"filter_of": lambda model: epf.storvik_filter(model, 16), "num_steps": 2}
     doors: dict[str, Callable] = {
         "run": lambda y: epf.run(KEY, filter_, y).log_evidence,
         "inputs of run": lambda y: epf.run(KEY, filter_, np.array(whole, float), inputs=y).log_evidence,
         "replicate": lambda y: epf.replicate(keys, filter_, y).log_evidence,
         "step": lambda y: filter_.step(KEY, filter_.init(KEY), y[0])[0].log_evidence,
         "kalman": lambda y: epf.exact.kalman(level, y, axes).log_evidence,
+        "learn": lambda y: epf.learn(KEY, level, y).log_evidence,
+        "fit": lambda y: epf.fit(_level_from, np.float32(1e9), y, **of_start).log_evidence,
         "pmmh": lambda y: epf.pmmh(KEY, level, y, **short).theta.mean["a"],
         "particle_gibbs": lambda y: epf.particle_gibbs(KEY, level, y, **short).theta.mean["a"],
     }
@@ -259,19 +262,64 @@ def kinds(folder: pathlib.Path) -> Iterator[Outcome]:
         for kind, y in given.items():
             found = np.asarray(door(y))
             yield None if np.array_equal(found, expected, equal_nan=True) else f"{name} of {kind}: {found}, {expected}"
+    yield from _kinds_of_text(folder, whole)
+
+
+def _level_from(start: Any = 1e9) -> epf.StateSpaceModel:
+    """A level in units of 1e9, whose first state has the sd `start`."""
+    return epf.StateSpaceModel(
+        prior={"a": dist.Normal(0.0, 1e10)},
+        initial=lambda theta: dist.Normal(theta["a"], start),
+        transition=lambda theta, x, u: dist.Normal(theta["a"] + 0.0 * u, 1e9),
+        observation=lambda theta, x, u: dist.Normal(x, 1e9),
+    )
+
+
+def _kinds_of_text(folder: pathlib.Path, whole: list[int]) -> Iterator[Outcome]:
+    """The same numbers on the command line, in other digits."""
+    model = folder / "level.py"
+    model.write_text("from benchmarks.attack import _level_from\n\nmodel = _level_from()\n")
+
+    def told(name: str, digits: Callable) -> str:
+        data = folder / f"{name}.csv"
+        data.write_text("\n".join(["y", *map(digits, whole)]) + "\n")
+        command = ["fit", f"{model}:model", str(data), "--method", "storvik", "--particles", "64", "--no-smooth"]
+        done = CliRunner().invoke(app, [*command, "--output", str(folder / name)])
+        return (folder / name / "parameters.csv").read_text() if done.exit_code == 0 else done.output
+
+    expected = told("float", lambda number: f"{number:.1f}")
+    for name, digits in {"whole": str, "exponent": "{:e}".format}.items():
+        found = told(name, digits)
+        yield None if found == expected and "a," in found else f"epf fit of {name}: {found}, {expected}"
 
 
 def evidence(folder: pathlib.Path) -> Iterator[Outcome]:
     """The evidence is unbiased for every resampler, proposal and precision: 100 keys against Kalman's."""
-    resamplers = {"systematic": epf.systematic, "multinomial": epf.multinomial, "stratified": epf.stratified,
-                  "residual": epf.residual, "when_ess_below": epf.when_ess_below(0.5, epf.systematic)}  # fmt: skip
-    for x64, (name, resample) in itertools.product((False, True), resamplers.items()):
+    resamplers = {
+        "systematic": epf.systematic,
+        "multinomial": epf.multinomial,
+        "stratified": epf.stratified,
+        "residual": epf.residual,
+        "when_ess_below": epf.when_ess_below(0.5, epf.systematic),
+        "in_order": epf.in_order(epf.systematic),
+        "islands": epf.islands(1),
+        "soft": epf.soft_resampling(0.5),
+        "stop_gradient": epf.stop_gradient_resampling(),
+    }
+    model, theta = epf.models.ar1(), {"phi": 0.8}
+    proposals = {
+        "bootstrap": epf.bootstrap(),
+        "adapted": epf.fully_adapted(model),
+        "laplace": epf.laplace(model),
+        "guided": epf.guided(lambda theta, x_prev, y, u: dist.Normal(0.5 * (theta["phi"] * x_prev + y), 1.0)),
+        "quasi-random": epf.quasi_random(epf.bootstrap()),
+    }
+    for x64 in (False, True):
         with jax.enable_x64(x64):
-            model = epf.models.ar1()
-            y = epf.simulate(KEY, model, {"phi": 0.8}, 10)[1]
-            exact = float(epf.exact.kalman_log_evidence(model, {"phi": 0.8}, y)[-1])
-            for kind, proposal in {"bootstrap": epf.bootstrap(), "adapted": epf.fully_adapted(model)}.items():
-                filter_ = epf.bootstrap_filter(model, 50, theta={"phi": 0.8}, proposal=proposal, resample=resample)
+            y = epf.simulate(KEY, model, theta, 10)[1]
+            exact = float(epf.exact.kalman_log_evidence(model, theta, y)[-1])
+            for (name, resample), (kind, proposal) in itertools.product(resamplers.items(), proposals.items()):
+                filter_ = epf.bootstrap_filter(model, 50, theta=theta, proposal=proposal, resample=resample)
                 found = epf.replicate(jax.random.split(KEY, 100), filter_, y, levels=()).log_evidence[:, -1]
                 ratio = np.exp(np.asarray(found, float) - exact)
                 off = abs(ratio.mean() - 1.0) / (ratio.std() / 10.0)  # in standard errors; four are one in 16000
@@ -281,30 +329,46 @@ def evidence(folder: pathlib.Path) -> Iterator[Outcome]:
 ATTACKS = (pairs, damaged, streams, lines, tables, kinds, evidence)
 
 
+def attacked(attack: Callable, folder: pathlib.Path, seconds: float) -> dict[str, Any]:
+    """How often an attack was tried within its time, and how often it found something, which is printed."""
+    end, outcomes, whole = time.monotonic() + seconds, [], True
+    for outcome in attack(folder):
+        outcomes.append(outcome)
+        if time.monotonic() > end:
+            whole = False
+            break
+    found = [outcome for outcome in outcomes if outcome is not None]
+    kind, other = ("lost", "wrong") if attack is streams else ("wrong", "lost")
+    print(f"{attack.__name__:10} tried {len(outcomes):5}  {kind} {len(found):3}{'' if whole else '  out of time'}")
+    for outcome in found[:5]:
+        print(f"    {outcome[:200]}", flush=True)
+    told = " ".join((attack.__doc__ or "").split())
+    return {
+        "attack": attack.__name__,
+        "promise": told,
+        "tried": len(outcomes),
+        kind: len(found),
+        other: 0,
+        "whole": whole,
+    }
+
+
 def main() -> None:
     """Every attack in turn, and what was tried and what was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--only", choices=[attack.__name__ for attack in ATTACKS])
+    parser.add_argument("--store", action="store_true")
     options = parser.parse_args()
     chosen = [attack for attack in ATTACKS if options.only in (None, attack.__name__)]
-    wrong = 0
     warnings.filterwarnings("ignore", message="The chains disagree")
+    end, rows = time.monotonic() + options.seconds, []
     with tempfile.TemporaryDirectory() as folder:
-        for attack in chosen:
-            end, outcomes, whole = time.monotonic() + options.seconds / len(chosen), [], True
-            for outcome in attack(pathlib.Path(folder)):
-                outcomes.append(outcome)
-                if time.monotonic() > end:
-                    whole = False
-                    break
-            found = [outcome for outcome in outcomes if outcome is not None]
-            wrong += len(found)
-            ended = "" if whole else "  out of time"
-            print(f"{attack.__name__:10} tried {len(outcomes):5}  wrong or lost {len(found):3}{ended}", flush=True)
-            for outcome in found[:5]:
-                print(f"    {outcome[:200]}")
-    sys.exit(1 if wrong else 0)
+        for left, attack in zip(range(len(chosen), 0, -1), chosen, strict=True):
+            rows.append(attacked(attack, pathlib.Path(folder), (end - time.monotonic()) / left))
+    if options.store:
+        report.save("attack", {"seconds": options.seconds}, rows)
+    sys.exit(any(row["wrong"] or row["lost"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ PAGES = {
         "duel": judged.duel,
         "evidence": judged.evidence,
         "calibration": judged.calibration,
+        "attack": judged.attack,
     },
     "docs/paper.md": {"claims": judged.claims},
     "docs/gradients.md": {"gradient": speed.gradient},

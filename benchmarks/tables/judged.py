@@ -191,6 +191,16 @@ def evidence() -> str:
     )
 
 
+def attack() -> str:
+    """What the attack tried and found, as Markdown."""
+    stored = json.loads((RESULTS / "attack.json").read_text())
+    lines = ["| attack | tried | wrong | lost |", "|---|---|---|---|"]
+    for row in stored["rows"]:
+        ended = "" if row["whole"] else " (out of time)"
+        lines.append(f"| {row['promise']} | {row['tried']}{ended} | {row['wrong']} | {row['lost']} |")
+    return "\n".join(lines) + "\n"
+
+
 def calibration() -> str:
     """The stored calibration as Markdown."""
     stored = json.loads((RESULTS / "accuracy_calibration.json").read_text())

@@ -101,7 +101,10 @@ def is_distribution(d: Any) -> bool:
 def parameters(prior: Any) -> Parameters:
     """The coordinates of theta under `prior`, a distribution or a pytree of distributions."""
     treedef: Any
-    paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=lambda d: d is None or is_distribution(d))
+    try:
+        paths, treedef = jax.tree_util.tree_flatten_with_path(prior, is_leaf=lambda d: d is None or is_distribution(d))
+    except ValueError as error:  # JAX sorts the keys of a dict
+        raise ValueError("prior: its names cannot be put in order. Make each of them a text.") from error
     leaves = [_leaf(path, d) for path, d in paths]
     _check_names(treedef.unflatten(range(len(leaves))), [leaf.shape for leaf in leaves])
     offsets = [sum(leaf.size for leaf in leaves[:i]) for i in range(len(leaves) + 1)]

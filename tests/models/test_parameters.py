@@ -285,3 +285,8 @@ def test_singular_draws_do_not_spoil_the_coordinates_of_a_matrix(d):
 def test_parameters_that_print_alike_are_refused(prior, name):
     with pytest.raises(ValueError, match=rf"prior: two parameters would both be called '{name}'"):
         epf.StateSpaceModel(prior, lambda t: dist.Normal(0, 1), lambda t, x, u: dist.Normal(x, 1), lambda t, x, u: x)
+
+
+def test_names_that_cannot_be_sorted_are_refused():
+    with pytest.raises(ValueError, match="prior: its names cannot be put in order. Make each of them a text."):
+        parameters({1: dist.Normal(), "1": dist.Normal()})
