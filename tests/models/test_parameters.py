@@ -288,5 +288,5 @@ def test_parameters_that_print_alike_are_refused(prior, name):
 
 
 def test_names_that_cannot_be_sorted_are_refused():
-    with pytest.raises(ValueError, match="prior: its names cannot be put in order. Make each of them a text."):
+    with pytest.raises(ValueError, match=r"^prior: its names cannot be put in order\. Make each of them a text\.$"):
         parameters({1: dist.Normal(), "1": dist.Normal()})
