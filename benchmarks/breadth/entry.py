@@ -71,7 +71,7 @@ class Case:
         model = self.entry.build()
         if self.inputs is None:
             return model
-        return dataclasses.replace(model, example_input=jax.tree.map(lambda rows: rows[0], self.inputs))
+        return dataclasses.replace(model, row=jax.tree.map(lambda rows: rows[0], self.inputs))
 
     @cached_property
     def y(self) -> np.ndarray:

@@ -43,7 +43,7 @@ class Series(NamedTuple):
 
     @property
     def example_input(self) -> dict[str, Any] | None:
-        """One row of the inputs, for `StateSpaceModel(..., example_input=series.example_input)`."""
+        """One row of the inputs. It is no longer needed: `StateSpaceModel` says more."""
         return None if self.inputs is None else {name: values[0] for name, values in self.inputs.items()}
 
     def stamps_ahead(self, num_steps: int, dt: Any = None) -> np.ndarray:
@@ -108,7 +108,7 @@ class Panel(NamedTuple):
 
     @property
     def example_input(self) -> dict[str, Any] | None:
-        """One row of the inputs, for `StateSpaceModel(..., example_input=panel.example_input)`."""
+        """One row of the inputs. It is no longer needed: `StateSpaceModel` says more."""
         return None if self.inputs is None else {name: values[0, 0] for name, values in self.inputs.items()}
 
     def last(self, values: Any) -> Any:

@@ -5,27 +5,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from epf_jax.core.number_arrays import numeric_array
-from epf_jax.models.observed import Observed, observed_series
+from epf_jax.models.observed import observed_series
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, check_is_model
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen
 
 
-def series_at(model: StateSpaceModel, theta: Theta, y: Any, inputs: Any) -> Observed:
-    """The observed series, after a look at theta's structure."""
+def series_at(
+    model: StateSpaceModel, theta: Theta, y: Any, inputs: Any
+) -> tuple[StateSpaceModel, Float[Array, "T *y"], Any]:
+    """The model that has seen the inputs, the observations and the rows of inputs; checks theta's structure."""
     check_is_model(model)
     model.parameters.to_vector(theta)  # checks the structure and the shapes
-    return observed_series(model, y, inputs)
+    values, rows = observed_series(model, y, inputs)[:2]
+    return seen(model, rows), values, rows
 
 
-def in_double(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[Any, Any]:
-    """The observations and the rows of their inputs in double precision, in which grids are computed."""
+def in_double(model: StateSpaceModel, y: Any, inputs: Any) -> tuple[StateSpaceModel, Any, Any]:
+    """The same, observations and inputs in double precision, in which grids are computed."""
     check_is_model(model)
+    model = model if not model.wants_inputs else seen(model, observed_series(model, y, inputs).inputs)
     _ = model.shapes  # now, in the precision in force: the model keeps them
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, observed_series(model, y, inputs)[:2])
+        return model, *jax.tree.map(np.asarray, observed_series(model, y, inputs)[:2])
 
 
 def as_path(model: StateSpaceModel, theta: Theta, x: Any) -> Array:

@@ -26,7 +26,8 @@ def kalman_log_evidence(
 ) -> Float[Array, " T"]:
     """Log p(y_1:t | theta) for every t, by the Kalman filter."""
     with full_precision():
-        return jnp.cumsum(forward(model, theta, *_checked(model, theta, y, inputs))[1].log_density)
+        model, y, rows = _checked(model, theta, y, inputs)
+        return jnp.cumsum(forward(model, theta, y, rows)[1].log_density)
 
 
 def kalman_states(
@@ -34,14 +35,15 @@ def kalman_states(
 ) -> tuple[Float[Array, "T+1 *x"], Float[Array, "T+1 *x"]]:
     """Mean and sd of x_0 .. x_T given the whole series and theta: the smoother of Rauch, Tung and Striebel (1965)."""
     with full_precision():
-        return smoothed_moments(model, theta, *_checked(model, theta, y, inputs))
+        model, y, rows = _checked(model, theta, y, inputs)
+        return smoothed_moments(model, theta, y, rows)
 
 
-def _checked(model: StateSpaceModel, theta: Theta, y: Any, inputs: Any) -> tuple[Array, Any]:
-    """The series and the rows of its inputs, where the model is linear and Gaussian."""
-    y, rows = series_at(model, theta, y, inputs)[:2]
+def _checked(model: StateSpaceModel, theta: Theta, y: Any, inputs: Any) -> tuple[StateSpaceModel, Array, Any]:
+    """What `series_at` gives, where the model is linear and Gaussian."""
+    model, y, rows = series_at(model, theta, y, inputs)
     _check_linear(model, theta, jax.tree.map(lambda a: a[0], rows))
-    return y.astype(float), rows
+    return model, y.astype(float), rows
 
 
 def kalman(
@@ -56,8 +58,9 @@ def kalman(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    data = in_double(model, y, inputs)
-    return posterior(model, axes, likelihood_of(kalman_log_evidence, model), *data, batch_size=batch_size)
+    model, values, rows = in_double(model, y, inputs)
+    likelihood = likelihood_of(kalman_log_evidence, model)
+    return posterior(model, axes, likelihood, values, rows, batch_size=batch_size)
 
 
 def _check_linear(model: StateSpaceModel, theta: Theta, u: Any) -> None:

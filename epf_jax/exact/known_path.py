@@ -15,7 +15,7 @@ from epf_jax.exact.given_series import as_path, in_double, series_at
 from epf_jax.exact.theta_grid import Axes, GridPosterior, likelihood_of, posterior
 from epf_jax.models.given_inputs import input_arrays
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, input_rows
+from epf_jax.models.state_space import StateSpaceModel, input_rows, seen
 
 
 def path_log_likelihood(
@@ -27,11 +27,14 @@ def path_log_likelihood(
     inputs: Any = None,
 ) -> Float[Array, " T"]:
     """Log p(x_0:t | theta), or log p(x_0:t, y_1:t | theta) with observations, for every t."""
-    x = as_path(model, theta, x)
     if y is None:
-        rows = input_rows(inputs, len(x) - 1, model=model)
+        given = None if inputs is None else input_arrays(inputs)
+        model = seen(model, given)
+        x = as_path(model, theta, x)
+        rows = input_rows(given, len(x) - 1, model=model)
     else:
-        y, rows = series_at(model, theta, y, inputs)[:2]
+        model, y, rows = series_at(model, theta, y, inputs)
+        x = as_path(model, theta, x)
         if len(y) != len(x) - 1:
             raise ValueError(
                 f"y: expected {len(x) - 1} observations for the path x_0..x_{len(x) - 1}, got {len(y)}. x_0 has none."
@@ -63,5 +66,9 @@ def known_path(
         batch_size: grid points evaluated at once.
     """
     with jax.enable_x64(True):
-        data = (None, None if inputs is None else input_arrays(inputs)) if y is None else in_double(model, y, inputs)
-    return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, *data, batch_size=batch_size)
+        if y is None:
+            rows = None if inputs is None else input_arrays(inputs)
+            model = seen(model, rows)
+        else:
+            model, y, rows = in_double(model, y, inputs)
+    return posterior(model, axes, likelihood_of(path_log_likelihood, model), x, y, rows, batch_size=batch_size)

@@ -104,12 +104,12 @@ def _forward(model, theta, y, nodes, inputs, is_sure=None) -> tuple[tuple[Array,
 
     `is_sure` says at which nodes the model's functions must have values; at other nodes NaN counts as zero density.
     """
+    model, y, rows = series_at(model, theta, y, inputs)
     if model.shapes.x.shape != ():
         raise ValueError(
             f"quadrature: the state must be a scalar, but has shape {model.shapes.x.shape}. A linear-Gaussian model of "
             "any size has exact.kalman."
         )
-    y, rows = series_at(model, theta, y, inputs)[:2]
     nodes = _check_nodes(model, nodes, len(y))
 
     def step(carry, row):
@@ -171,7 +171,7 @@ def quadrature(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    values, rows = in_double(model, y, inputs)
+    model, values, rows = in_double(model, y, inputs)
     _check_nodes(model, nodes, len(values))
     found = posterior(
         model, axes, likelihood_of(quadrature_log_evidence, model), values, nodes, rows, batch_size=batch_size

@@ -42,7 +42,7 @@ def states(
         inputs: one row per observation, or None for the time index.
         batch_size: grid points evaluated at once.
     """
-    values, rows = in_double(model, y, inputs)
+    model, values, rows = in_double(model, y, inputs)
     along = () if nodes is None else (nodes,)
     found = (kalman if nodes is None else quadrature)(model, values, axes, *along, inputs=rows)
     thetas, weights = found.points()

@@ -5,7 +5,7 @@ of theta are drawn once and can only die out. Both are the parameter filter with
 """
 
 from epf_jax.filters.extended_parameter import parameter_filter
-from epf_jax.filters.filter import Filter, check_filter_arguments
+from epf_jax.filters.filter import Filter, builds_filter, check_filter_arguments
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, as_theta, known
 from epf_jax.particles.proposals import Proposal, at_known, bootstrap, check_proposal
@@ -13,6 +13,7 @@ from epf_jax.particles.resampling import Resampler, systematic
 from epf_jax.statistics import frozen
 
 
+@builds_filter
 def bootstrap_filter(
     model: StateSpaceModel,
     num_particles: int,

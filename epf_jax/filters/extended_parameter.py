@@ -30,6 +30,7 @@ from epf_jax.core.choice import where
 from epf_jax.filters.filter import (
     Filter,
     build_filter,
+    builds_filter,
     check_filter_arguments,
     spread_of,
     start,
@@ -37,7 +38,6 @@ from epf_jax.filters.filter import (
 )
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
-from epf_jax.models.path_terms import warn_if_not_inspectable
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import moves_particles
@@ -71,6 +71,7 @@ from epf_jax.statistics.opening import without_opening
 from epf_jax.statistics.statistic import updated
 
 
+@builds_filter
 def extended_parameter_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -107,8 +108,7 @@ def extended_parameter_filter(
     - proposal: `fully_adapted`, where the transition is Gaussian and the observation is Gaussian with a mean linear
       in x; `bootstrap` elsewhere.
 
-    A model that reads vector or dict inputs and has no `example_input` cannot be inspected: it gets
-    `chebyshev` or `assumed_density`, and `bootstrap`, with a warning.
+    If the model reads vector or dict inputs, the filter waits, and chooses its parts at the first row of them.
     """
     check_filter_arguments(model, num_particles, resample, learns=False)  # `parameter_filter` tells of slips
     statistic = default_statistic(model) if statistic is None else statistic
@@ -116,6 +116,7 @@ def extended_parameter_filter(
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
+@builds_filter
 def storvik_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -142,6 +143,7 @@ def storvik_filter(
     return parameter_filter(model, num_particles, statistic, proposal=proposal, resample=resample)
 
 
+@builds_filter
 def particle_learning_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -173,6 +175,7 @@ def particle_learning_filter(
     return parameter_filter(model, num_particles, statistic, sampler=sampler, proposal=proposal, resample=resample)
 
 
+@builds_filter
 def parameter_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -281,20 +284,18 @@ def _exact_statistic(model: StateSpaceModel) -> Statistic:
 
 def default_statistic(model: StateSpaceModel) -> Statistic:
     """The statistic that suits the model: see `extended_parameter_filter`."""
-    inspectable = model.shapes.problem is None
-    if inspectable and not why_not_conjugate(model):
+    if not why_not_conjugate(model):
         return conjugate(model)
-    fitting = conjugate_blocks_if_fitting(model) if inspectable else None
+    fitting = conjugate_blocks_if_fitting(model)
     if fitting is not None:
         return fitting
-    if inspectable and not why_not_linear_means(model):
+    if not why_not_linear_means(model):
         return linear_means(model)
-    if inspectable and not why_not_decomposed(model):
+    if not why_not_decomposed(model):
         return decomposed(model)
     if model.parameters.dim <= 3:
         return chebyshev(model, sampler=default_walk(model.parameters.dim))
-    warn_if_not_inspectable(model)
-    if inspectable and not why_not_kalman(model):
+    if not why_not_kalman(model):
         warnings.warn(
             f"This model's {model.parameters.dim} parameters get epf.assumed_density(model), an approximation. The "
             "model is linear and Gaussian in x: use epf.smc2_filter(model, 1000, max_steps=T, "

@@ -1,8 +1,8 @@
 """`Filter`, and `build_filter`, which every filter is built by."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial, reduce
-from typing import Any, NamedTuple
+from functools import lru_cache, partial, reduce, wraps
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from epf_jax.filters.state import (
 from epf_jax.models.missing import as_observation, check_input, check_observation, observed_number, of_one_kind
 from epf_jax.models.parameters import Parameters, Theta
 from epf_jax.models.state_space import StateSpaceModel, check_inputs_given, check_is_model, check_model, warn_of_slips
+from epf_jax.models.waiting import Waiting, waits_for_inputs
 from epf_jax.particles.devices import mesh_of, spread_particles
 from epf_jax.particles.quasi_random import order_of
 from epf_jax.particles.resampling import Resampler, Selection, check_resampler
@@ -33,6 +34,7 @@ from epf_jax.particles.weights import Population, Weighing, population, uniform_
 from epf_jax.samplers import SampleInfo, together
 from epf_jax.statistics import Statistic
 
+P = ParamSpec("P")
 _EDGE = 0.95  # in a box's own coordinates, -1 to 1: beyond lies a twentieth of it
 _POPULATION_FLOOR = 1e-5  # least spread of the particles' theta, in prior standard deviations, that samplers are told
 
@@ -56,6 +58,7 @@ class Filter(NamedTuple):
             without such a box.
         roughness: `roughness(state)`, the noise of the log-likelihoods at the nodes of a grid of theta, or None without
             nodes.
+        waiting: how it is built, while its model reads inputs of which it has seen none; otherwise None.
     """
 
     init: Callable[[PRNGKeyArray], FilterState]
@@ -70,9 +73,48 @@ class Filter(NamedTuple):
     statistic: Statistic | None = None
     edge: Callable[[FilterState], Float[Array, " P"]] | None = None
     roughness: Callable[[FilterState], Float[Array, ""]] | None = None
+    waiting: Waiting | None = None
 
     def __repr__(self) -> str:
         return f"<{self.description}>"
+
+
+def builds_filter(build: Callable[P, Filter]) -> Callable[P, Filter]:
+    """The builder; of a model whose inputs are not known yet, it gives a filter that is built at the first row of them.
+
+    `built_for(filter_, rows)` is the filter itself. A state of the one that waits holds the key from which it begins.
+    """
+
+    @wraps(build)
+    def built(*args: P.args, **kwargs: P.kwargs) -> Filter:
+        made = waits_for_inputs(build)(*args, **kwargs)
+        return _filter_of(made) if isinstance(made, Waiting) else made
+
+    return built
+
+
+def _filter_of(waiting: Waiting) -> Filter:
+    def step(key, state, y, u=None):
+        check_is_filters_state(state)
+        u = jax.tree.map(partial(of_one_kind, "u"), state.t + 1 if u is None else u)
+        check_model(waiting.model, u)
+        filter_ = waiting.built(u, 0)
+        return filter_.step(key, begun(filter_, state), y, u)
+
+    num_particles: Any = waiting.arguments.get("num_particles")
+    description = repr(waiting).strip("<>")
+    return Filter(not_begun, step, waiting.model, num_particles, description, waiting=waiting)
+
+
+def not_begun(key: PRNGKeyArray) -> FilterState:
+    """The state of a filter that waits for inputs."""
+    none: Any = None
+    return FilterState(none, none, check_key(key), none, jnp.zeros(()), jnp.zeros((), int))
+
+
+def begun(filter_: Filter, state: FilterState) -> FilterState:
+    """The state; the filter's first one, if there were no inputs yet to begin with."""
+    return filter_.init(state.S) if state.log_weights is None else state
 
 
 def start(

@@ -15,12 +15,13 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.choice import where
-from epf_jax.filters.filter import Filter, build_filter
+from epf_jax.filters.filter import Filter, build_filter, builds_filter
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.particles.resampling import systematic
 from epf_jax.particles.weights import mean_and_sd
 
 
+@builds_filter
 def in_groups(filter_: Filter, num_groups: int) -> Filter:
     """So many copies of a filter as one filter, whose `StepInfo.error` is found from their disagreement.
 

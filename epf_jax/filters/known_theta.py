@@ -34,6 +34,7 @@ from epf_jax.filters.filter import start_at
 from epf_jax.filters.state import StepInfo
 from epf_jax.models.parameters import Theta
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.proposals import Proposal, why_not_gaussian_filter, why_not_kalman
 from epf_jax.particles.resampling import Resampler, resampler_name
 
@@ -124,6 +125,7 @@ class Gaussian(NamedTuple):
     scale_tril: Float[Array, "d d"]
 
 
+@waits_for_inputs
 def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     """No particles but a Gaussian law of the state, for `epf.node_filter(model, inner=epf.sigma_points(model))`.
 
@@ -169,6 +171,7 @@ def sigma_points(model: StateSpaceModel, num_points: int = 3) -> KnownTheta:
     return _by_laws(model, predict, f"with {num_points} sigma points a component each")
 
 
+@waits_for_inputs
 def kalman(model: StateSpaceModel) -> KnownTheta:
     """Kalman's filter of the state, for `epf.smc2_filter(model, 1000, max_steps=T, inner=epf.kalman(model))`.
 

@@ -31,7 +31,7 @@ from epf_jax.core.choice import where
 from epf_jax.core.densities import observed_log_prob, sample_each
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.random import normal
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, start, step_info
+from epf_jax.filters.filter import Filter, build_filter, builds_filter, check_filter_arguments, start, step_info
 from epf_jax.filters.state import FilterState
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.particles.resampling import Resampler, resampler_name, select, systematic
@@ -51,6 +51,7 @@ def coordinate_kernel(z: Float[Array, "N P"], log_weights: Float[Array, " N"]) -
     return jnp.diag(mean_and_sd(z, log_weights)[1])
 
 
+@builds_filter
 def liu_west_filter(
     model: StateSpaceModel,
     num_particles: int,

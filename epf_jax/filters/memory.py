@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from epf_jax.core.checks import check_whole_number, is_like, kinds
-from epf_jax.models.path_terms import require_inspectable
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 from epf_jax.particles.gradients import moves_particles
 from epf_jax.particles.resampling import Resampler
 from epf_jax.statistics.statistic import check_model_learns
@@ -27,7 +26,7 @@ class Memory(NamedTuple):
 
 def empty_memory(model: StateSpaceModel, max_steps: int) -> Memory:
     """Room for `max_steps` observations of the model, as floating-point numbers, and as many inputs."""
-    inputs = jax.tree.map(jnp.asarray, example_input(model))
+    inputs = jax.tree.map(jnp.asarray, row_of(model))
     y: Any = model.shapes.y
     return Memory(
         jnp.zeros((max_steps, *y.shape)),
@@ -56,7 +55,6 @@ def check_memory_arguments(
     """Raise for arguments that a filter with memory cannot work with."""
     check_model_learns(model, who)
     check_whole_number(argument, room, hint="It is how many observations the filter remembers.")
-    require_inspectable(model, who)
     check_names_ancestors(who, resample)
 
 
@@ -73,7 +71,6 @@ def check_input(row: Any, u: Any) -> None:
     """Raise for an input whose shapes or dtypes differ from the remembered rows."""
     if not is_like(row, u):
         raise ValueError(
-            f"inputs: the filter keeps inputs like the model's example_input, {kinds(row)}, but a row came as "
-            f"{kinds(u)}. Build the model with StateSpaceModel(..., example_input=inputs[0]); of a table, "
-            "example_input=series.example_input, which has the step dt where the table has time stamps."
+            f"inputs: the filter keeps inputs like those that its model has seen, {kinds(row)}, and a row came as "
+            f"{kinds(u)}. Build it from model.for_inputs(inputs[0])."
         )

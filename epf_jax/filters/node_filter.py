@@ -38,7 +38,7 @@ from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.choice import where
 from epf_jax.core.gaussian import diagonal, diagonal_matrix, solve_lower
 from epf_jax.filters.between_nodes import between_nodes, roughness
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments
+from epf_jax.filters.filter import Filter, build_filter, builds_filter, check_filter_arguments
 from epf_jax.filters.known_theta import KnownTheta, check_inner, kalman, particles
 from epf_jax.filters.state import PARTICLES, FilterState, StepInfo
 from epf_jax.models.parameters import node_counts
@@ -80,6 +80,7 @@ class Nodes(NamedTuple):
     filters: Any
 
 
+@builds_filter
 def node_filter(
     model: StateSpaceModel,
     num_inner: int | None = None,

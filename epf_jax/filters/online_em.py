@@ -36,12 +36,12 @@ from jaxtyping import Array, Float
 from epf_jax.core.checks import check_signature, check_whole_number
 from epf_jax.core.densities import log_prob
 from epf_jax.filters.bootstrap import bootstrap_filter
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, edge_of_box
+from epf_jax.filters.filter import Filter, build_filter, builds_filter, check_filter_arguments, edge_of_box
 from epf_jax.filters.memory import check_names_ancestors
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, as_theta, example_input
+from epf_jax.models.state_space import StateSpaceModel, as_theta, row_of
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import Resampler, systematic
@@ -63,6 +63,7 @@ _LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.02, 5e-3, 1e-3, 1e-4)
 _BESIDE = 2e-4  # of the box
 
 
+@builds_filter
 def online_em(
     model: StateSpaceModel,
     num_particles: int,
@@ -236,8 +237,6 @@ def _default_statistic(model: StateSpaceModel, theta: Theta | None) -> Statistic
 
 def _exact_sums(model: StateSpaceModel) -> Statistic | None:
     """An exact additive statistic, or None."""
-    if model.shapes.problem is not None:
-        return None
     fitting = conjugate_blocks_if_fitting(model)
     return fitting if fitting is not None or why_not_linear_means(model, in_theta=True) else taylor(model, 1)
 
@@ -284,11 +283,9 @@ def _check_adds_up(model: StateSpaceModel, statistic: Any) -> None:
     )
     if statistic.box_follows or not statistic.moves:
         raise ValueError(f"statistic: {statistic.name} is not a sum over the path. {advice}")
-    if model.shapes.problem is not None:
-        return
     theta = model.parameters.to_theta(model.parameters.centre)
     draws = jax.random.normal(jax.random.key(0), (2, *model.shapes.x.shape)).astype(model.shapes.x.dtype)
-    u, key, zero = example_input(model), jax.random.key(0), statistic.init()
+    u, key, zero = row_of(model), jax.random.key(0), statistic.init()
     y = model.observation(theta, draws[0], u).sample(key)
 
     def after(S, x_prev, x):

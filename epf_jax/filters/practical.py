@@ -42,12 +42,19 @@ from jaxtyping import Array, Bool, Float
 from epf_jax.core.checks import check_whole_number
 from epf_jax.core.choice import where
 from epf_jax.filters.extended_parameter import check_statistic, default_statistic, propagate, propagate_blindly, redraw
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, edge_of_box, start, step_info
+from epf_jax.filters.filter import (
+    Filter,
+    build_filter,
+    builds_filter,
+    check_filter_arguments,
+    edge_of_box,
+    start,
+    step_info,
+)
 from epf_jax.filters.memory import check_input
 from epf_jax.filters.state import FilterState
 from epf_jax.models.missing import missing_where
-from epf_jax.models.path_terms import require_inspectable
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 from epf_jax.particles.conditional_smc import redraw_path
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal
@@ -84,6 +91,7 @@ class Window(NamedTuple):
         return where(self.seen, self.y, jnp.nan)
 
 
+@builds_filter
 def practical_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -100,7 +108,7 @@ def practical_filter(
     A step costs about `num_sweeps * lag * num_path_particles` times one of the extended parameter filter, whatever t.
 
     Args:
-        model: the state-space model; one that reads inputs needs `example_input`.
+        model: the state-space model.
         num_particles: N.
         lag: L, the number of states in the window.
         num_sweeps: Gibbs sweeps per observation, in which each particle must move from the posterior of t - 1 to that
@@ -118,7 +126,6 @@ def practical_filter(
     """
     check_filter_arguments(model, num_particles, systematic)
     check_model_learns(model, "practical_filter")
-    require_inspectable(model, "practical_filter")
     check_whole_number("lag", lag, hint="Ten is a good start.")
     check_whole_number("num_sweeps", num_sweeps, hint="Two is a good start.")
     check_whole_number("num_path_particles", num_path_particles, least=2, hint="The window itself is one of them.")
@@ -166,7 +173,7 @@ def practical_filter(
 
 
 def _empty_window(model, statistic, lag, x_0):
-    y, u = model.shapes.y, example_input(model)
+    y, u = model.shapes.y, row_of(model)
     return Window(
         S=statistic.init(x_0),
         x=jnp.broadcast_to(x_0, (lag + 1, *x_0.shape)),

@@ -34,7 +34,7 @@ from epf_jax.core.checks import check_positive, check_whole_number
 from epf_jax.core.choice import where
 from epf_jax.core.derivatives import forward_gradient
 from epf_jax.filters.extended_parameter import parameter_filter
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of
+from epf_jax.filters.filter import Filter, build_filter, builds_filter, check_filter_arguments, spread_of
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, recall, remember
 from epf_jax.filters.state import PARTICLES
 from epf_jax.models.missing import missing_where
@@ -62,6 +62,7 @@ class Genealogy(NamedTuple):
     memory: Memory
 
 
+@builds_filter
 def resample_move_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -76,7 +77,7 @@ def resample_move_filter(
     """Resample-move: SIR with theta moved given the particles' own paths, exactly.
 
     Args:
-        model: the state-space model. One that reads inputs needs its `example_input`.
+        model: the state-space model.
         num_particles: N.
         max_steps: the largest number of observations: the filter keeps every generation of states. `run` raises an
             error for a longer series. A step beyond is reported as `overflowed`, and theta no longer moves.

@@ -40,7 +40,15 @@ from epf_jax.core.checks import check_whole_number
 from epf_jax.core.choice import where
 from epf_jax.core.random import normal
 from epf_jax.core.random import uniform as uniforms
-from epf_jax.filters.filter import Filter, build_filter, check_filter_arguments, spread_of, start, step_info
+from epf_jax.filters.filter import (
+    Filter,
+    build_filter,
+    builds_filter,
+    check_filter_arguments,
+    spread_of,
+    start,
+    step_info,
+)
 from epf_jax.filters.inner_sizes import Sizes, in_sizes, rerun_each, start_each, step_each
 from epf_jax.filters.known_theta import KnownTheta, check_inner
 from epf_jax.filters.memory import Memory, check_memory_arguments, empty_memory, remember
@@ -89,6 +97,7 @@ class Rejuvenated(NamedTuple):
     moves: SampleInfo
 
 
+@builds_filter
 def smc2_filter(
     model: StateSpaceModel,
     num_particles: int,
@@ -106,7 +115,7 @@ def smc2_filter(
     """SMC^2: learns theta without an approximate statistic, at a cost that grows with the series, or never by a window.
 
     Args:
-        model: the state-space model. One that reads inputs needs its `example_input`.
+        model: the state-space model.
         num_particles: N, the number of values of theta, each with its own inner filter.
         max_steps: the largest number of observations: the filter remembers all. `run` raises an error for a longer
             series. A step beyond is reported as `overflowed`, and theta no longer moves.

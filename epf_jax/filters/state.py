@@ -34,6 +34,8 @@ class FilterState(NamedTuple):
 
     def __repr__(self) -> str:
         """What is known, without the arrays; whole where it holds anything else than numbers."""
+        if self.log_weights is None:
+            return "<FilterState of a filter that waits for the first row of inputs>"
         if not _are_numbers(self) or np.ndim(self.log_weights) != 1:
             return f"FilterState{tuple(self)}" if not np.ndim(self.log_weights) else f"<FilterState of {_runs(self)}>"
         seen = count_of(int(self.t), "observation")

@@ -25,7 +25,7 @@ from epf_jax.learning.learned import MOST_ERROR, Attempt, Best, Learned, learned
 from epf_jax.learning.learned_panel import LearnedPanel
 from epf_jax.learning.routes import Route, inner_of, routes_of, streaming_filter, streaming_route_of
 from epf_jax.models.observed import Observed, observed_series
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen, warn_of_slips
 from epf_jax.running.certificate import certify
 from epf_jax.running.clock import Clock
 from epf_jax.running.exploration import MOST_NOISE, Explored, explore
@@ -74,7 +74,7 @@ def learn(
     if model.parameters.dim == 0:
         raise ValueError("model: its prior is empty, so that there is nothing to learn. Use epf.bootstrap_filter.")
     series = observed_series(model, y, inputs)
-    model = with_example(model, series.inputs)
+    model = seen(model, series.inputs)
     warn_of_slips(model)
     clock = clock_of(seconds, progress)
     try:

@@ -20,7 +20,7 @@ from epf_jax.learning.learn import update
 from epf_jax.learning.learned import Attempt, Best, Learned, filter_going_on, learned_from
 from epf_jax.learning.routes import ROUTES, inner_of
 from epf_jax.models.observed import Observed
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 from epf_jax.running import checkpoints
 from epf_jax.running.certificate import Certificate
 from epf_jax.running.checkpoints import CheckpointError, check_path, kept_in, read_checkpoint, write_checkpoint
@@ -85,7 +85,7 @@ def load(path: str | os.PathLike, filter_: Filter | StateSpaceModel) -> Any:
         raise CheckpointError(f"{file}: it does not hold an answer of epf.learn. Choose another file.")
     route, num_particles = ROUTES[notes["route"]], notes["num_particles"]
     nothing: Any = None
-    structure: Any = jax.tree.structure(_tree(0, example_input(model), nothing))
+    structure: Any = jax.tree.structure(_tree(0, row_of(model), nothing))
     like = structure.unflatten([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in notes["arrays"]])
     filter_ = filter_going_on(model, route, num_particles, like["y"].shape[0])
     tree = read_checkpoint(file, filter_, like).state

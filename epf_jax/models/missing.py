@@ -12,7 +12,7 @@ from jaxtyping import Array
 from epf_jax.core.choice import where
 from epf_jax.core.densities import components_of, is_discrete, support_of_each
 from epf_jax.core.number_arrays import given_numbers, holds_jax, in_precision, numeric_array
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 
 _ONE = "Give one observation as numbers, NaN where a value is missing."
 
@@ -21,7 +21,7 @@ def observed_number(y: Any, model: StateSpaceModel) -> Any:
     """`of_one_kind`, whole numbers made real where the model observes real ones."""
     y, expected = of_one_kind("y", y, _ONE), model.shapes.y
     whole = isinstance(y, np.ndarray) and y.dtype.kind in "biu"
-    return y.astype(jnp.result_type(float)) if whole and expected is not None and expected.dtype.kind == "f" else y
+    return y.astype(jnp.result_type(float)) if whole and expected.dtype.kind == "f" else y
 
 
 def check_observation(y: Any, model: StateSpaceModel) -> None:
@@ -31,7 +31,7 @@ def check_observation(y: Any, model: StateSpaceModel) -> None:
     if jnp.issubdtype(y.dtype, jnp.floating) and np.isinf(y).any():
         raise ValueError(f"y: expected finite numbers, got {np.asarray(y).tolist()}; write NaN for a missing value.")
     expected = model.shapes.y
-    if expected is not None and y.shape == expected.shape and y.dtype.kind in "iuf":
+    if y.shape == expected.shape and y.dtype.kind in "iuf":
         check_support(np.asarray(y), np.isnan(y), model)
 
 
@@ -81,7 +81,7 @@ def of_observation(model: StateSpaceModel, look: Callable[[Any], Any]) -> Any:
     def observe(z, x, u):
         found.append(look(model.observation(model.parameters.to_theta(z), x, u)))
 
-    jax.eval_shape(observe, model.parameters.centre, model.shapes.x, example_input(model))
+    jax.eval_shape(observe, model.parameters.centre, model.shapes.x, row_of(model))
     return found[0]
 
 

@@ -26,7 +26,7 @@ from epf_jax.data.series import Panel, Series, table_array
 from epf_jax.data.tables import is_table
 from epf_jax.models.given_inputs import check_num_rows, input_arrays
 from epf_jax.models.missing import check_support, of_observation
-from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows, seen
 
 
 class Observed(NamedTuple):
@@ -86,11 +86,11 @@ def observed_series(model: StateSpaceModel, y: Any, inputs: Any = None, *, first
     y, inputs = _with_own_inputs(y, inputs)
     model, rows, shape = _as_seen(model, inputs, 1)
     given, values = _as_array(y, shape)
+    if rows is not None:
+        check_num_rows(rows, values.shape[:1])
     values = _checked(model, given, values, shape, 1)
     if isinstance(first, int):
         _warn_if_missing(values)
-    if rows is not None:
-        check_num_rows(rows, values.shape[:1])
     rows = input_rows(None, len(values), first, model=model) if rows is None else rows
     return Observed(values, rows, times, columns)
 
@@ -123,10 +123,8 @@ def observed_batch(
 def _as_seen(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[StateSpaceModel, Any, tuple[int, ...]]:
     """The model with an example of its inputs, the inputs as arrays or None, and the shape of one observation."""
     rows = None if inputs is None else input_arrays(inputs, num_axes)
-    y: Any = check_rows(model, input_rows(None, 1, model=model) if rows is None else rows, num_axes).y
-    if all(leaf.ndim >= num_axes and leaf.size for leaf in jax.tree.leaves(rows)):
-        model = with_example(model, rows, num_axes)
-    return model, rows, y.shape
+    y = check_rows(model, input_rows(None, 1, model=model) if rows is None else rows, num_axes).y
+    return seen(model, rows, num_axes), rows, y.shape
 
 
 def _as_array(y: Any, shape: tuple[int, ...]) -> tuple[np.ndarray | None, Array]:
@@ -218,8 +216,6 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
             f"{tuple(map(int, infinite[0]))} ({y.dtype} has no number beyond {float(jnp.finfo(y.dtype).max):.2g}). No "
             "density allows them; write NaN for a missing value."
         )
-    if expected is None:
-        return
     check_support(y, missing, model)
     if expected.shape == () or not missing.any():
         return
@@ -234,9 +230,3 @@ def check_values(y: np.ndarray, model: StateSpaceModel) -> None:
             f"and a {kind} observation cannot be marginalised. Use independent components "
             "(.to_event(1)) or a MultivariateNormal, or make the whole row NaN."
         )
-
-
-def y_shape(model: StateSpaceModel) -> tuple[int, ...] | None:
-    """Shape of one observation, or None if it is not known before there are inputs."""
-    y = model.shapes.y
-    return None if y is None else y.shape

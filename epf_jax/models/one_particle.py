@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from numpyro.distributions import constraints
 
-from epf_jax.core.checks import brief
+from epf_jax.core.checks import brief, in_full
 from epf_jax.core.dependence import reads, same_as
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.programs import programs_in, walk
@@ -22,7 +22,7 @@ from epf_jax.models.parameters import is_distribution
 SIGNATURES = {"initial": ("theta",), "transition": ("theta", "x_prev", "u"), "observation": ("theta", "x", "u")}
 
 
-class WantsInputsError(Exception):
+class WantsInputsError(ValueError):
     """A model's function raised, perhaps because it reads inputs that are not known yet; the cause is its own error."""
 
 
@@ -52,11 +52,11 @@ def drawn(name: str, call: str, function: Callable, *arguments: Any) -> tuple[ja
         error.add_note(f"This came from {name}, called as {call} for one particle, with arguments of shapes {given}.")
         if not _may_want_inputs(error, function, *arguments):
             raise
-        error.add_note(
-            "If the model reads inputs, give them: inputs=... to run, and example_input=inputs[0] (of a table, "
-            "series.example_input) to StateSpaceModel."
-        )
-        raise WantsInputsError from error
+        error.add_note("If the model reads inputs, give them: inputs=... to run, u to step.")
+        raise WantsInputsError(
+            f"model: its {name} cannot be looked at before there are inputs. Give them, inputs=..., or build from "
+            f"model.for_inputs(inputs[0]). What happened: {in_full(error)}"
+        ) from error
     if returned:
         it = returned[0]
         it = f"an array of shape {it.shape}" if isinstance(it, jax.Array) else brief(it)

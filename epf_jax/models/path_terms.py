@@ -19,13 +19,13 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
-from epf_jax.core.checks import frames_to_user, in_full
+from epf_jax.core.checks import frames_to_user
 from epf_jax.core.choice import where
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import base_distribution, is_gaussian, mask_covariance, mask_missing, moments, without_noise
 from epf_jax.models.parameters import evaluated
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 
 _PROBES = 16
 
@@ -77,8 +77,6 @@ class Terms(NamedTuple):
 def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
     """The theta-dependent terms of `model`.
 
-    A model that cannot be evaluated before its inputs are known keeps every term, which is always right.
-
     Args:
         model: the model.
         natural: whether the terms are functions of theta's leaves, a list in the user's own units, instead of z.
@@ -90,9 +88,9 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
         structure: Any
         z, structure = jax.tree.flatten(jax.eval_shape(to_theta, z))
         to_theta = structure.unflatten
-    u = example_input(model)
+    u = row_of(model)
     x = np.zeros(shapes.x.shape, shapes.x.dtype)
-    y = None if shapes.y is None else np.zeros(shapes.y.shape, shapes.y.dtype)
+    y = np.zeros(shapes.y.shape, shapes.y.dtype)
     example = (x, x, y, u)
 
     def initial(z, x_prev, x, u):
@@ -111,8 +109,6 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
         return Term(name, distribution, value, term_log_prob)
 
     def matters(candidate):
-        if shapes.problem is not None and candidate.name != "initial":
-            return True
         return depends_on(candidate.log_prob, z, *example)
 
     first = term("initial", initial, lambda x, y: x, log_prob)
@@ -121,28 +117,6 @@ def path_terms(model: StateSpaceModel, *, natural: bool = False) -> Terms:
         term("observation", observation, lambda x, y: y, observed_log_prob),
     )
     return Terms(tuple(filter(matters, [first])), tuple(filter(matters, steps)), example)
-
-
-def require_inspectable(model: StateSpaceModel, who: str) -> None:
-    """Raise if the model cannot be evaluated before its inputs are known."""
-    if model.shapes.problem is not None:
-        raise ValueError(
-            f"{who} must look at the model's distributions before it sees data. If the model reads inputs, build it "
-            "with StateSpaceModel(..., example_input=inputs[0]), of a table example_input=series.example_input. What "
-            f"happened: {in_full(model.shapes.problem)}"
-        )
-
-
-def warn_if_not_inspectable(model: StateSpaceModel) -> None:
-    """Warn if the model cannot be evaluated before its inputs are known, so that the filter is less good."""
-    if model.shapes.problem is not None:
-        warnings.warn(
-            "The model reads inputs that it gives no example of, so the filter cannot choose an exact statistic or a "
-            "good proposal, and vague priors are learned badly. Build it with StateSpaceModel(..., "
-            "example_input=inputs[0]), or for a table example_input=series.example_input.",
-            UserWarning,
-            stacklevel=frames_to_user(),
-        )
 
 
 def require_noise(model: StateSpaceModel, who: str) -> None:
@@ -171,8 +145,6 @@ def warn_of_moving_bounds(model: StateSpaceModel, who: str) -> None:
 @lru_cache(maxsize=256)
 def _moving_bound(model: StateSpaceModel) -> str:
     """The name of a term whose support depends on theta, or None."""
-    if model.shapes.problem is not None:
-        return ""
     terms = path_terms(model)
     x_prev, x, _, u = terms.example
     for term in (*terms.initial, *terms.steps):
@@ -189,8 +161,6 @@ def _moving_bound(model: StateSpaceModel) -> str:
 @lru_cache(maxsize=256)
 def _told_exactly(model: StateSpaceModel) -> str:
     """The name of a term that theta enters without noise, or None."""
-    if model.shapes.problem is not None:
-        return ""
     terms, centre = path_terms(model), model.parameters.centre
     x, _, _, u = terms.example
     # Of many sizes and signs: a noise may vanish at some states and thetas, and theta may do nothing at x = 0.

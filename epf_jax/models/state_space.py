@@ -46,9 +46,9 @@ class StateSpaceModel:
         initial: `initial(theta)`, the distribution of x_0, which carries no observation.
         transition: `transition(theta, x_prev, u)`, the distribution of x_t.
         observation: `observation(theta, x, u)`, the distribution of y_t.
-        example_input: one row of the inputs that `run` will get, so that filters can inspect a model with vector or
-            dict inputs before it sees data. Models of the time index, or without inputs, need none.
+        example_input: no longer needed. Whoever gives a series gives its inputs.
         state_names: names of the state's numbers for pictures and tables. Those after the last name are not drawn.
+        row: a row of the inputs that the model has seen: see `for_inputs`.
 
     States and observations are scalars or vectors. A vector may be a distribution's event (`MultivariateNormal`,
     `Normal(...).to_event(1)`) or its batch (`Normal(vector, 1.0)`), whose components are then independent.
@@ -58,15 +58,24 @@ class StateSpaceModel:
     initial: Callable[[Theta], Any]
     transition: Callable[[Theta, Array, Any], Any]
     observation: Callable[[Theta, Array, Any], Any]
-    example_input: Any = None
+    example_input: dataclasses.InitVar[Any] = None
     state_names: tuple[str, ...] = ()
+    row: Any = dataclasses.field(default=None, kw_only=True, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self, example_input: Any):
         for name, arguments in SIGNATURES.items():
             check_signature(name, getattr(self, name), arguments)
-        texts = [leaf for leaf in jax.tree.leaves(self.example_input) if isinstance(leaf, str)]
+        if example_input is not None:
+            warnings.warn(
+                "example_input: it is no longer needed, because a filter looks at the first row of the inputs that it "
+                "is given. Leave it out; in a loop or jit of your own, build from model.for_inputs(inputs[0]).",
+                DeprecationWarning,
+                stacklevel=frames_to_user(),
+            )
+            object.__setattr__(self, "row", example_input)
+        texts = [leaf for leaf in jax.tree.leaves(self.row) if isinstance(leaf, str)]
         if texts:
-            raise TypeError(f"example_input: expected one row of the inputs, as numbers, got the text {texts[0]!r}.")
+            raise TypeError(f"row: expected one row of the inputs, as numbers, got the text {texts[0]!r}.")
         _ = self.parameters  # now, where the prior's numbers live: what is cached must not outlive a trace
 
     @cached_property
@@ -76,15 +85,32 @@ class StateSpaceModel:
 
     @cached_property
     def shapes(self) -> "Shapes":
-        """Shapes and dtypes of x and y, from abstract evaluation with `example_input` or the time index."""
-        shapes = _shapes(self, example_input(self))
-        if shapes.problem is not None and self.example_input is not None:
-            raise shapes.problem  # which no other inputs can be hoped to mend
-        return shapes
+        """Shapes and dtypes of x and y, from abstract evaluation with the row of inputs, or with a time index."""
+        try:
+            return _shapes(self, row_of(self))
+        except WantsInputsError as error:
+            if self.row is None or error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # which no other inputs can be hoped to mend
+
+    @cached_property
+    def wants_inputs(self) -> bool:
+        """Whether its functions read inputs of which it has seen no row."""
+        try:
+            return not self.shapes
+        except WantsInputsError:
+            return True
+
+    def for_inputs(self, row: Any) -> "StateSpaceModel":
+        """The model that has seen a row of its inputs, for a loop or `jit` of your own; `run` and others do it for you.
+
+        The same model and inputs of one kind give the same object, so that what is compiled for it is found again.
+        """
+        return _with_row(self, jax.tree.map(lambda leaf: np.asarray(leaf, jnp.result_type(leaf)), row), 0)
 
     @cached_property
     def _by_inputs(self) -> dict[Any, "StateSpaceModel"]:
-        """The same model with examples of inputs, by their kinds: see `with_example`."""
+        """The same model with rows of inputs, by their kinds."""
         return {}
 
 
@@ -92,40 +118,46 @@ class Shapes(NamedTuple):
     """The shapes of a model, by abstract evaluation.
 
     Attributes:
-        theta, x, y: shape and dtype of one theta, state and observation (y is None if there is a `problem`).
-        problem: the error that the transition or observation raised, perhaps because inputs are missing, or None.
-        unread: theta's leaves that none of the three functions reads; empty if there is a `problem`.
+        theta, x, y: shape and dtype of one theta, state and observation.
+        unread: theta's leaves that none of the three functions reads.
+        reads_inputs: whether the transition or the observation reads u.
     """
 
     theta: PyTree[jax.ShapeDtypeStruct]
     x: jax.ShapeDtypeStruct
-    y: jax.ShapeDtypeStruct | None
-    problem: Exception | None
-    unread: tuple[int, ...] = ()
+    y: jax.ShapeDtypeStruct
+    unread: tuple[int, ...]
+    reads_inputs: bool
 
 
-def example_input(model: StateSpaceModel) -> Any:
-    """One row of the inputs: the model's own example, or a time index."""
-    return model.example_input if model.example_input is not None else np.asarray(1, jnp.result_type(int))
+def row_of(model: StateSpaceModel) -> Any:
+    """One row of the inputs: the one that the model has seen, or a time index."""
+    return model.row if model.row is not None else np.asarray(1, jnp.result_type(int))
 
 
-def with_example(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> StateSpaceModel:
-    """The model with the first row of the inputs as its example, if it needs one and has none.
+def seen(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> StateSpaceModel:
+    """The model that has seen the first of these rows of inputs, if it reads any, and they are no time index."""
+    leaves = jax.tree.leaves(rows)
+    has_rows = leaves and all(leaf.ndim >= num_axes and 0 not in leaf.shape[:num_axes] for leaf in leaves)
+    if model.row is not None or not has_rows or _is_index(rows, num_axes):
+        return model
+    return _with_row(model, rows, num_axes) if model.wants_inputs or model.shapes.reads_inputs else model
 
-    The same model and kinds of inputs give the same object, so that what is compiled for it is found again.
-    """
+
+def _with_row(model: StateSpaceModel, rows: Any, num_axes: int) -> StateSpaceModel:
     leaves, structure = jax.tree.flatten(rows)
-    if model.example_input is not None or model.shapes.problem is None or not leaves:
-        return model
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return model
     kind = (structure, tuple((leaf.shape[num_axes:], leaf.dtype) for leaf in leaves), _x64())
     if kind not in model._by_inputs:
-        seen = copy.copy(model)  # with its parameters, which do not depend on inputs
-        for name in ("shapes", "_by_inputs"):
-            seen.__dict__.pop(name, None)
-        object.__setattr__(seen, "example_input", jax.tree.map(lambda leaf: np.asarray(leaf)[(0,) * num_axes], rows))
-        model._by_inputs[kind] = seen
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            raise ValueError(
+                "inputs: they are traced, and the model has seen none to look at. Build the filter from "
+                "model.for_inputs(inputs[0]), outside of jit."
+            )
+        found = copy.copy(model)  # with its parameters, which do not depend on inputs
+        for name in ("shapes", "wants_inputs", "_by_inputs"):
+            found.__dict__.pop(name, None)
+        object.__setattr__(found, "row", jax.tree.map(lambda leaf: np.asarray(leaf)[(0,) * num_axes], rows))
+        model._by_inputs[kind] = found
     return model._by_inputs[kind]
 
 
@@ -197,13 +229,18 @@ def as_theta(model: StateSpaceModel, theta: Theta) -> Theta:
 
 
 def check_inputs_given(model: StateSpaceModel) -> None:
-    """Raise if no inputs are given although the model's example input is not a time index."""
-    kinds = [(jnp.shape(leaf), jnp.result_type(leaf).kind) for leaf in jax.tree.leaves(model.example_input)]
-    if model.example_input is not None and kinds not in ([((), "i")], [((), "u")]):
+    """Raise if no inputs are given although the model has seen some that are no time index."""
+    if model.row is not None and not _is_index(model.row):
         raise ValueError(
-            "inputs: none were given, but the model's example_input says that it reads inputs. Give one row for "
-            "each step, inputs=... (u for one step); forecasts need those of future steps."
+            f"inputs: none were given, but the model has seen inputs, {kinds(model.row)}. Give one row for each step, "
+            "inputs=... (u for one step); forecasts need those of future steps."
         )
+
+
+def _is_index(rows: Any, num_axes: int = 0) -> bool:
+    """Whether they are whole numbers, one a row, as the time index is."""
+    leaves = jax.tree.leaves(rows)
+    return len(leaves) == 1 and jnp.ndim(leaves[0]) == num_axes and jnp.result_type(leaves[0]).kind in "iu"
 
 
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: StateSpaceModel | None = None) -> Any:
@@ -243,8 +280,7 @@ def check_is_model(model: Any) -> None:
 def check_model(model: StateSpaceModel, u: Any = None) -> Shapes:
     """The model's shapes, or an error that says which of its functions is wrong.
 
-    With an input row `u`, everything is checked. Without it, a transition or observation that cannot be evaluated on
-    the time index is checked at the first `run` or `step`, which knows the inputs.
+    With an input row `u`, everything is checked with it.
     """
     if u is None:
         return model.shapes
@@ -285,9 +321,7 @@ def _warn_of_negative_scales(model: StateSpaceModel) -> None:
 
 @lru_cache(maxsize=256)
 def _negative_scales(model: StateSpaceModel) -> str:
-    shapes, u = model.shapes, example_input(model)
-    if shapes.problem is not None:
-        return ""
+    shapes, u = model.shapes, row_of(model)
     arguments = {"initial": (), "transition": (shapes.x, u), "observation": (shapes.x, u)}
     found = [
         (name, argument, leaf)
@@ -312,17 +346,17 @@ def check_rows(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> Shapes:
 
 
 def _checked(model: StateSpaceModel, row: list, structure: Any) -> Shapes:
-    shapes = _shapes_for(model, tuple(row), structure, _x64())
-    if shapes.problem is None:
-        return shapes
-    came = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in row])
-    example = model.example_input
-    if example is None or is_like(jax.tree.map(jnp.asarray, example), came):
-        raise shapes.problem
-    raise ValueError(
-        f"inputs: the model cannot read them. Its example_input is {kinds(example)}, and a row came as {kinds(came)}. "
-        "Give inputs like the example, named as the model names them."
-    ) from shapes.problem
+    try:
+        return _shapes_for(model, tuple(row), structure, _x64())
+    except WantsInputsError as error:
+        came = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in row])
+        problem: Any = error.__cause__
+        if model.row is None or is_like(jax.tree.map(jnp.asarray, model.row), came):
+            raise problem from None
+        raise ValueError(
+            f"inputs: the model cannot read them. It has seen {kinds(model.row)}, and a row came as {kinds(came)}. "
+            "Give inputs like those that it has seen, named as the model names them."
+        ) from problem
 
 
 @lru_cache(maxsize=256)
@@ -340,23 +374,17 @@ def _shapes(model: StateSpaceModel, u: Any) -> Shapes:
             f"state_names: {len(model.state_names)} names were given for a state of {x.size} numbers. Give at most one "
             "name for each number."
         )
-    problem: Any = None
-    y = None
-    unread: tuple[int, ...] = ()
-    try:
-        x_next, read_next = _drawn("transition", model, theta, x, u)
-        if x_next.shape != x.shape:
-            raise ValueError(
-                f"transition: draws x_t of shape {x_next.shape}, but initial draws x_0 of shape {x.shape}. "
-                "The state must keep its shape; check the broadcasting inside transition."
-            )
-        y, read_last = _drawn("observation", model, theta, x, u)
-        x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
-        leaves = range(len(jax.tree.leaves(theta)))
-        unread = tuple(i for i in leaves if not (read[i] or read_next[i] or read_last[i]))
-    except WantsInputsError as error:
-        problem = error.__cause__
-    return Shapes(theta, x, y, problem, unread)
+    x_next, read_next = _drawn("transition", model, theta, x, u)
+    if x_next.shape != x.shape:
+        raise ValueError(
+            f"transition: draws x_t of shape {x_next.shape}, but initial draws x_0 of shape {x.shape}. "
+            "The state must keep its shape; check the broadcasting inside transition."
+        )
+    y, read_last = _drawn("observation", model, theta, x, u)
+    x = jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, x_next.dtype))
+    num = len(jax.tree.leaves(theta))
+    unread = tuple(i for i in range(num) if not (read[i] or read_next[i] or read_last[i]))
+    return Shapes(theta, x, y, unread, any(read_next[num + 1 :]) or any(read_last[num + 1 :]))
 
 
 def _drawn(name: str, model: StateSpaceModel, *arguments: Any) -> tuple[jax.ShapeDtypeStruct, list[bool]]:

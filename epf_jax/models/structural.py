@@ -187,7 +187,7 @@ _FAMILIES = {
 
 
 def _model(
-    of: _Scales, blocks: list[_Block], law: Callable, prior_of: Callable, example_input: np.ndarray | None
+    of: _Scales, blocks: list[_Block], law: Callable, prior_of: Callable, row: np.ndarray | None
 ) -> StateSpaceModel:
     """The model of a sum of components, their named states before all others."""
     ends = list(itertools.pairwise(np.cumsum([0, *(len(block.noises) for block in blocks)])))
@@ -213,6 +213,6 @@ def _model(
         initial=lambda theta: dist.Normal(mean, sd).to_event(1),
         transition=transition,
         observation=lambda theta, x, u: law(theta, jnp.sum(summed * x)),
-        example_input=example_input,
+        row=row,
         state_names=tuple(name for block in blocks for name in block.names),
     )

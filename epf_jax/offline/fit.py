@@ -39,7 +39,7 @@ from epf_jax.core.number_arrays import numeric_array
 from epf_jax.data.tables import listed
 from epf_jax.filters import Filter, bootstrap_filter, extended_parameter_filter
 from epf_jax.models.observed import observed_series
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.gradients import score_gradient, stop_gradient_resampling
 from epf_jax.running.results import Results
@@ -145,7 +145,7 @@ def fit(
         return returned("model_of", check_is_model, model_of(given))
 
     def filter_at(given):
-        return returned("filter_of", check_filter, filter_of(with_example(model_at(given), series.inputs)))
+        return returned("filter_of", check_filter, filter_of(seen(model_at(given), series.inputs)))
 
     series = observed_series(at(model_at, z), y, inputs)
     build = partial(at, filter_at)

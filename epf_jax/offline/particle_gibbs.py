@@ -25,7 +25,8 @@ from epf_jax.core.random import threefry
 from epf_jax.filters.extended_parameter import check_statistic
 from epf_jax.models.observed import observed_series
 from epf_jax.models.path_terms import path_terms
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen, warn_of_slips
+from epf_jax.models.waiting import built_for
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
@@ -87,11 +88,12 @@ def particle_gibbs(
     """
     check_is_model(model)
     y, rows = observed_series(model, y, inputs)[:2]
-    model = with_example(model, rows)
+    model = seen(model, rows)
     check_model_learns(model, "particle_gibbs")
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
+    statistic, proposal = built_for((statistic, proposal), rows)
     proposal = default_proposal(model) if proposal is None else proposal
     check_proposal(proposal, model)
     if statistic is not None:
@@ -147,11 +149,10 @@ def theta_given_path(model, statistic, sampler) -> tuple[Callable, str]:
 
 @lru_cache(maxsize=64)
 def _default_draw(model: StateSpaceModel) -> tuple[Callable, str]:
-    if model.shapes.problem is None:
-        for why_not, build in ((why_not_conjugate, conjugate), (why_not_scale_mixture, scale_mixture)):
-            if not why_not(model):
-                statistic = build(model)
-                return statistic_draw(statistic), f"the {statistic.name} statistic"
+    for why_not, build in ((why_not_conjugate, conjugate), (why_not_scale_mixture, scale_mixture)):
+        if not why_not(model):
+            statistic = build(model)
+            return statistic_draw(statistic), f"the {statistic.name} statistic"
     return path_density_draw(model, slice_sampler()), "slice_sampler on the path's density"
 
 

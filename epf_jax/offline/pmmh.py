@@ -27,7 +27,8 @@ from epf_jax.core.random import normal
 from epf_jax.filters import Filter, bootstrap_filter
 from epf_jax.models.observed import observed_series
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, known, warn_of_slips, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, known, seen, warn_of_slips
+from epf_jax.models.waiting import built_for
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
 from epf_jax.particles.default_proposal import default_proposal
@@ -85,13 +86,13 @@ def pmmh(
     """
     check_is_model(model)
     y, rows = observed_series(model, y, inputs)[:2]
-    model = with_example(model, rows)
+    model = seen(model, rows)
     check_model_learns(model, "pmmh")
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, hint="Two hundred is a good start.")
     key, plan = check_plan(key, num_chains, num_warmup, num_draws, levels, progress)
     if filter_of is None:
-        proposal = default_proposal(model) if proposal is None else proposal
+        proposal = default_proposal(model) if proposal is None else built_for(proposal, rows)
         check_proposal(proposal, model)
         filter_at = _default_filter(model, num_particles, proposal)
     elif proposal is not None:

@@ -30,14 +30,15 @@ from epf_jax.core.random import stream
 from epf_jax.exact.linear_paths import draw_linear_path
 from epf_jax.filters import Filter, FilterState
 from epf_jax.models.observed import observed_series
-from epf_jax.models.state_space import StateSpaceModel, with_example
+from epf_jax.models.state_space import StateSpaceModel, seen
+from epf_jax.models.waiting import built_for
 from epf_jax.particles.conditional_smc import first_path, redraw_whole_path
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import Proposal, check_proposal, why_not_kalman
 from epf_jax.particles.resampling import spread_ancestors
 from epf_jax.particles.weights import uniform_log_weights
 from epf_jax.running.export import STATE, stamps, tidy
-from epf_jax.running.forecast import check_particles
+from epf_jax.running.forecast import check_particles, model_of
 from epf_jax.running.records import Summary, summarise
 from epf_jax.running.run import DEFAULT_LEVELS, check_levels
 
@@ -130,15 +131,18 @@ def smooth(
         progress: whether to show a progress bar.
     """
     key_theta, key_paths = jax.random.split(stream(check_key(key)))
-    model = check_particles(filter_, state, "epf.smooth(key, filter, state, y)")
+    call = "epf.smooth(key, filter, state, y)"
+    model = model_of(filter_, state, call)
     check_whole_number("num_paths", num_paths, hint="A few hundred are a good start.")
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; fifty is a good start.")
     check_whole_number("num_sweeps", num_sweeps, hint="Twenty are a good start.")
     check_flag("progress", progress)
     levels = check_levels(levels)
     y, rows = observed_series(model, y, inputs)[:2]
-    model = with_example(model, rows)
+    model = seen(model, rows)
+    check_particles(model.shapes, state, call)
     if proposal is not None:
+        proposal = built_for(proposal, rows)
         check_proposal(proposal, model)
     _check_all_seen(state, len(y))
 

@@ -21,10 +21,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import is_gaussian, linear_parts, normal_log_prob
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, example_input
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, row_of
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.proposals import Proposal, why_not_linear_observation
 
 
+@waits_for_inputs
 def defensive(model: StateSpaceModel) -> Proposal:
     """Draw half of the particles from the transition and half from what y_t says of x_t.
 
@@ -95,11 +97,10 @@ def why_not_defensive(model: StateSpaceModel) -> str:
     if problem:
         return problem
     x, y = model.shapes.x, model.shapes.y
-    assert y is not None  # or the observation could not have been looked at
     if math.prod(x.shape) != math.prod(y.shape):
         return f"an observation has shape {y.shape}, the state {x.shape}: y_t does not say where all of x_t is."
     theta = model.parameters.to_theta(model.parameters.centre)
-    kind = abstractly(model.transition, theta, np.zeros(x.shape, x.dtype), example_input(model))
+    kind = abstractly(model.transition, theta, np.zeros(x.shape, x.dtype), row_of(model))
     if is_gaussian(kind):
         return "the transition is Gaussian: epf.fully_adapted(model) does better."
     support = getattr(kind, "support", None)

@@ -25,6 +25,7 @@ from numpyro.distributions import Distribution
 
 from epf_jax.core.checks import brief, check_positive, check_whole_number, pip_install
 from epf_jax.core.densities import log_prob
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.proposals import Proposal
 from epf_jax.particles.resampling import (
     Resampler,
@@ -199,6 +200,7 @@ class transport_resampling:  # noqa: N801
         return f"by optimal transport, epsilon = {self.epsilon:g}"
 
 
+@waits_for_inputs
 def score_gradient(proposal: Proposal) -> Proposal:
     r"""The same draws, differentiated by their score instead of by reparameterisation.
 

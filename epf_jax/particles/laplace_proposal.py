@@ -25,11 +25,13 @@ from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import cholesky, moments, normal_log_prob, solve_lower, solve_upper
 from epf_jax.core.random import normal
 from epf_jax.models.state_space import StateSpaceModel, check_is_model
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.proposals import Proposal, why_not_gaussian
 
 _SHORTER = (1.0, 0.5, 0.25, 1 / 16, 1 / 128, 0.0)  # shares of Newton's step, of which the best is taken
 
 
+@waits_for_inputs
 def laplace(model: StateSpaceModel, num_steps: int = 3, *, defensive: float = 0.1) -> Proposal:
     """Draw x_t near the mode of p(x_t | x_{t-1}, y_t, theta): for Gaussian transitions and any smooth observation.
 

@@ -16,14 +16,15 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from epf_jax.core.checks import check_signature, in_full
+from epf_jax.core.checks import check_signature
 from epf_jax.core.choice import where
 from epf_jax.core.densities import log_prob, observed_log_prob, sample_each
 from epf_jax.core.dependence import abstractly, depends_on, is_affine
 from epf_jax.core.gaussian import condition, is_gaussian, is_linear_gaussian, linear_parts, moments
 from epf_jax.models.one_particle import WantsInputsError, drawn
 from epf_jax.models.parameters import Theta
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, example_input
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, row_of
+from epf_jax.models.waiting import waits_for_inputs
 
 
 class Proposal(NamedTuple):
@@ -154,6 +155,7 @@ def at_known(proposal: Proposal, model: StateSpaceModel, theta: Theta) -> Propos
     )
 
 
+@waits_for_inputs
 def fully_adapted(model: StateSpaceModel) -> Proposal:
     r"""Resample by p(y_t | x_{t-1}, theta), then draw from p(x_t | x_{t-1}, y_t, theta): all weights are equal.
 
@@ -194,14 +196,12 @@ def fully_adapted(model: StateSpaceModel) -> Proposal:
 
 def why_not_gaussian(model: StateSpaceModel, *functions: str) -> str:
     """A sentence on which of the model's functions are not Gaussian, or an empty string."""
-    if model.shapes.problem is not None:
-        return f"the model could not be inspected: {in_full(model.shapes.problem)}"
     if len(model.shapes.x.shape) > 1:
         return f"the state has several axes, shape {model.shapes.x.shape}."
     theta = model.shapes.theta
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
     for name in functions:
-        kind = abstractly(getattr(model, name), theta, x, example_input(model))
+        kind = abstractly(getattr(model, name), theta, x, row_of(model))
         if not is_gaussian(kind):
             return f"the {name} is {type(kind).__name__}, not Gaussian."
     return ""
@@ -219,7 +219,7 @@ def why_not_linear_observation(model: StateSpaceModel) -> str:
     problem = why_not_gaussian(model, "observation")
     if problem:
         return problem
-    theta, u = model.shapes.theta, example_input(model)
+    theta, u = model.shapes.theta, row_of(model)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
 
     def mean(x, theta, u):
@@ -253,7 +253,7 @@ def why_not_kalman(model: StateSpaceModel) -> str:
         return model.transition(theta, x, u)
 
     x = np.zeros(model.shapes.x.shape, float)
-    if is_linear_gaussian(transition, x, model.shapes.theta, example_input(model)):
+    if is_linear_gaussian(transition, x, model.shapes.theta, row_of(model)):
         return ""
     return "the mean of the transition is not linear in x, or its noise depends on x."
 
@@ -267,13 +267,13 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
         )
     shapes = model.shapes
     fits = proposal.blind or proposal.made_for is model
-    problem = "" if fits or shapes.problem is not None or proposal.why_not is None else proposal.why_not(model)
+    problem = "" if fits or proposal.why_not is None else proposal.why_not(model)
     if problem:
         raise ValueError(
             f"proposal: it was made for another model, {proposal.name}, and does not fit this one: {problem} Use "
             "epf.bootstrap() or epf.guided(q)."
         )
-    if shapes.problem is not None or (fits and proposal.draw is sample_each):
+    if fits and proposal.draw is sample_each:
         return
     call = "q(theta, x_prev, y, u)"
     try:
@@ -281,9 +281,9 @@ def check_proposal(proposal: Any, model: StateSpaceModel) -> None:
             "proposal",
             call,
             lambda *given: proposal.distribution(model, *given),
-            *(shapes.theta, shapes.x, shapes.y, example_input(model)),
+            *(shapes.theta, shapes.x, shapes.y, row_of(model)),
         )
-    except WantsInputsError:  # perhaps it reads inputs that are not known yet
+    except WantsInputsError:  # of inputs that the model does not read itself, perhaps
         return
     if x.shape != shapes.x.shape:
         raise ValueError(
@@ -304,6 +304,6 @@ def _draw_two(proposal: Proposal, model: StateSpaceModel) -> None:
 
     x_shape = (2, *x.shape)
     two_theta, two_x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), (theta, x))
-    drawn_x = jax.eval_shape(draw, jax.random.key(0), two_theta, two_x, y, example_input(model))
+    drawn_x = jax.eval_shape(draw, jax.random.key(0), two_theta, two_x, y, row_of(model))
     if drawn_x.shape != x_shape:
         raise ValueError(f"proposal: {proposal.name} draws states of shape {drawn_x.shape[1:]}, expected {x.shape}.")

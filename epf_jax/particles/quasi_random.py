@@ -31,6 +31,7 @@ from epf_jax.core.choice import where
 from epf_jax.core.dependence import abstractly
 from epf_jax.core.random import normal_at
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.proposals import Proposal, check_proposal
 from epf_jax.particles.resampling import (
     Resampler,
@@ -95,6 +96,7 @@ def _order_of_few(place: Float[Array, " N"]) -> Int[Array, " N"]:
     return jnp.sum(where(rank == row[:, None], row, 0), axis=1)
 
 
+@waits_for_inputs
 def quasi_random(proposal: Proposal) -> Proposal:
     """The same proposal with draws spread evenly over the particles, which `in_order` resampling keeps in order.
 
@@ -136,7 +138,7 @@ def check_kept_in_order(proposal: Proposal, resample: Resampler) -> None:
 def quasi_random_where_possible(proposal: Proposal, model: StateSpaceModel) -> Proposal:
     """`quasi_random(proposal)` if the model's states can be ordered and drawn so, otherwise `proposal`."""
     try:
-        if model.shapes.problem is None and math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS:
+        if math.prod(model.shapes.x.shape) <= MOST_DIMENSIONS:
             check_proposal(quasi_random(proposal), model)
             return quasi_random(proposal)
     except NotInvertibleError:

@@ -21,7 +21,7 @@ from epf_jax._version import __version__
 from epf_jax.core.checks import frames_to_user, kinds
 from epf_jax.core.densities import log_prob, observed_log_prob
 from epf_jax.filters import Filter, FilterState
-from epf_jax.models.state_space import StateSpaceModel, example_input
+from epf_jax.models.state_space import StateSpaceModel, row_of
 from epf_jax.running.fingerprints import fingerprint
 
 _DECLARED = ("filter", "parameters", "precision", "shapes")
@@ -42,11 +42,6 @@ def settings_of(filter_: Filter) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _settings(filter_: Filter, precision: str) -> dict[str, Any]:
     model = filter_.model
-    if model.shapes.y is None:
-        raise ValueError(
-            "filter_: its model reads inputs that are not known, so it cannot be told from other models in a file. "
-            "Build it as StateSpaceModel(..., example_input=inputs[0])."
-        )
     y = jax.ShapeDtypeStruct(model.shapes.y.shape, model.shapes.y.dtype)
 
     def program(key, state, y, u):
@@ -56,9 +51,9 @@ def _settings(filter_: Filter, precision: str) -> dict[str, Any]:
         "filter": repr(filter_),
         "parameters": list(model.parameters.names),
         "precision": precision,
-        "shapes": kinds({"x": model.shapes.x, "y": y, "u": example_input(model)}),
+        "shapes": kinds({"x": model.shapes.x, "y": y, "u": row_of(model)}),
         "densities": _densities(model),
-        "program": fingerprint(program, jax.random.key(0), state_like(filter_), y, example_input(model)),
+        "program": fingerprint(program, jax.random.key(0), state_like(filter_), y, row_of(model)),
         "epf_jax": __version__,
         "jax": jax.__version__,
         "releases": [numpyro.__version__, np.__version__, sys.version.split()[0], jax.default_backend()],
@@ -76,7 +71,7 @@ def _densities(model: StateSpaceModel) -> dict[str, list[float | None]]:
 
         z = jnp.sin(1.3 * jnp.arange(1, model.parameters.dim + 1) * (k + 1.0))
         theta, x = model.parameters.to_theta(z), model.shapes.x
-        u = jax.tree.map(lambda leaf: values(jnp.asarray(leaf), 3.0), example_input(model))
+        u = jax.tree.map(lambda leaf: values(jnp.asarray(leaf), 3.0), row_of(model))
         before, after, y = values(x, 0.0), values(x, 1.0), values(model.shapes.y, 2.0)
         return {
             "prior": model.parameters.log_prior(z),

@@ -21,7 +21,7 @@ from epf_jax.data.series import STEP, Series
 from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter, FilterState
 from epf_jax.filters.state import check_is_state
-from epf_jax.models.state_space import StateSpaceModel, check_rows, input_rows
+from epf_jax.models.state_space import Shapes, StateSpaceModel, check_rows, input_rows
 from epf_jax.particles.one_step_ahead import advance
 from epf_jax.running.export import STATE, tidy
 from epf_jax.running.records import Summary, summarise
@@ -102,10 +102,11 @@ def forecast(
         levels: quantile levels of the summaries.
     """
     key = check_key(key)
-    model = check_particles(filter_, state, "epf.forecast(key, filter, state, num_steps)")
+    call = "epf.forecast(key, filter, state, num_steps)"
+    model = model_of(filter_, state, call)
     check_whole_number("num_steps", num_steps, hint="It is the number of steps ahead.")
     rows = input_rows(inputs, num_steps, state.t + 1, model=model)
-    check_rows(model, rows)
+    check_particles(check_rows(model, rows), state, call)
     levels = check_levels(levels)
     x, y = _forecast(model, levels, key, state, rows)
     _warn_of_lost(x, y, state)
@@ -141,8 +142,8 @@ def _warn_of_lost(x: Summary, y: Summary, state: FilterState) -> None:
         )
 
 
-def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call: str) -> StateSpaceModel:
-    """The model of the state's particles; raises for states of many runs, or of another model."""
+def model_of(filter_: Filter | StateSpaceModel, state: FilterState, call: str) -> StateSpaceModel:
+    """The model of the filter; raises for what is none, and for states of many runs."""
     model = filter_.model if isinstance(filter_, Filter) else filter_
     if not isinstance(model, StateSpaceModel):
         raise TypeError(
@@ -156,8 +157,12 @@ def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call:
             "results.one(0).final (of a panel's shorter series that is not where it ends, but where the longest does: "
             "run it alone)."
         )
-    parts = (("theta", model.shapes.theta, state.theta), ("x", model.shapes.x, state.x))
-    for name, of_model, of_particles in parts:
+    return model
+
+
+def check_particles(shapes: Shapes, state: FilterState, call: str) -> None:
+    """Raise for a state whose particles are of another model than that of the shapes."""
+    for name, of_model, of_particles in (("theta", shapes.theta, state.theta), ("x", shapes.x, state.x)):
         expected = jax.tree.map(lambda leaf: leaf.shape, of_model)
         got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], of_particles)
         if expected != got:  # a filter with theta known has no theta
@@ -165,4 +170,3 @@ def check_particles(filter_: Filter | StateSpaceModel, state: FilterState, call:
                 f"state: expected particles with the model's {name}, of shapes {expected}, got {got}. Give the "
                 f"filter that made the state: {call}."
             )
-    return model

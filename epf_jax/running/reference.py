@@ -12,7 +12,7 @@ import numpy as np
 
 from epf_jax.filters.known_theta import KnownTheta, kalman, particles
 from epf_jax.models.observed import Observed, ObservedBatch
-from epf_jax.models.state_space import StateSpaceModel, with_example
+from epf_jax.models.state_space import StateSpaceModel, seen
 from epf_jax.particles.default_proposal import default_proposal
 from epf_jax.particles.proposals import why_not_kalman
 from epf_jax.particles.resampling import systematic
@@ -63,7 +63,7 @@ class Origin:
 
 def reference(model: StateSpaceModel, series: Observed, seconds: float) -> Certificate:
     """The posterior of theta given the series, in at most about so many seconds."""
-    model, length, rng, clock = with_example(model, series.inputs), len(series.values), _rng(), Clock(seconds)
+    model, length, rng, clock = seen(model, series.inputs), len(series.values), _rng(), Clock(seconds)
     found = None
     for num_particles in (0,) if not why_not_kalman(model) else _NUM_PARTICLES:
         likelihood = likelihoods(_inner(model, num_particles), num_particles, series.values, series.inputs)

@@ -1,5 +1,6 @@
 """Many runs in one compiled program, shared out over all devices."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -11,12 +12,13 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from epf_jax.core.checks import check_flag, check_key
+from epf_jax.core.checks import check_flag, check_key, kinds
 from epf_jax.core.compilation_cache import warn_of_many_programs
 from epf_jax.core.findings import warn_of
 from epf_jax.core.number_arrays import numeric_array
 from epf_jax.filters import Filter
 from epf_jax.models.observed import observed_batch
+from epf_jax.models.waiting import built_for
 from epf_jax.running.alarms import alarms
 from epf_jax.running.reference import Origin
 from epf_jax.running.results import Results
@@ -83,6 +85,12 @@ def replicate(
     devices = _devices_of(example, mesh)
     check_flag("inputs_per_series", inputs_per_series)
     batch = observed_batch(example.model, y, inputs, num, inputs_per_series)
+    num_axes = 2 if batch.many_inputs else 1
+    if example.waiting is not None and hyper is not None:
+        row = jax.tree.map(lambda leaf: np.asarray(leaf)[(0,) * num_axes], batch.inputs)
+        filter_ = _ForInputs(filter_, kinds(row), row)
+    example = built_for(example, batch.inputs, num_axes)
+    filter_ = example if hyper is None else filter_
     check_room(example, batch.num_steps)
     warn_of_no_estimate(example, batch.shortest)
     levels = check_levels(levels)
@@ -97,6 +105,18 @@ def replicate(
     results = results._replace(levels=jnp.asarray(levels, results.ess.dtype))
     warn_of(alarms(results), stacklevel=2)
     return results if hyper is not None else results._replace(origin=Origin(example.model, batch))
+
+
+@dataclasses.dataclass(frozen=True)
+class _ForInputs:
+    """A function that builds filters from hyper-parameters, for inputs of one kind."""
+
+    filter_of: Any
+    kind: str
+    row: Any = dataclasses.field(compare=False)
+
+    def __call__(self, hyper: Any) -> Filter:
+        return built_for(self.filter_of(hyper), self.row, 0)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

@@ -29,9 +29,11 @@ from epf_jax.core.loops import scan_first, scan_on_device
 from epf_jax.core.packing import pack, unpack
 from epf_jax.core.platforms import full_precision
 from epf_jax.filters import Filter, FilterState, KnownTheta
-from epf_jax.filters.filter import check_state
+from epf_jax.filters.filter import begun, check_state
+from epf_jax.filters.state import check_is_filters_state
 from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import built_for
 from epf_jax.running.alarms import alarms
 from epf_jax.running.buckets import can_be_padded, padded, room_for, trimmed
 from epf_jax.running.health import LINEAGE, examine, start_lineage
@@ -80,8 +82,12 @@ def run(
     check_filter(filter_)
     key = check_key(key)
     if state is not None:
-        check_state(state, filter_)
+        check_is_filters_state(state)
     series = observed_series(filter_.model, y, inputs, first=1 if state is None else state.t + 1)
+    filter_ = built_for(filter_, series.inputs)
+    if state is not None:
+        state = begun(filter_, state)
+        check_state(state, filter_)
     before = 0 if state is None else state.t
     check_room(filter_, len(series.values), before)
     warn_of_no_estimate(filter_, len(series.values), before)

@@ -22,7 +22,7 @@ from epf_jax.core.checks import brief
 from epf_jax.data.series import Panel, Series, panel
 from epf_jax.data.tables import read_csv
 from epf_jax.models.observed import Observed, observed_series
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, simulate, with_example
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen, simulate
 from epf_jax.running.fingerprints import fingerprint
 from epf_jax.running.reference import reference
 from epf_jax.running.sweep_folder import Parts, Row, check_folder, write_table
@@ -152,11 +152,11 @@ def _id(series: Observed) -> int:
 def _program(model: StateSpaceModel, series: Observed) -> str:
     """What tells this model from another of the same name: the program that draws from it."""
     row = jax.tree.map(lambda rows: rows[:1], series.inputs)
-    seen = with_example(model, series.inputs)
+    model = seen(model, series.inputs)
 
     def draw(key):
-        theta = jax.tree.map(lambda leaf: leaf[0], seen.parameters.sample(key, 1))
-        return seen.parameters.log_prior(seen.parameters.to_vector(theta)), simulate(key, seen, theta, 1, inputs=row)
+        theta = jax.tree.map(lambda leaf: leaf[0], model.parameters.sample(key, 1))
+        return model.parameters.log_prior(model.parameters.to_vector(theta)), simulate(key, model, theta, 1, inputs=row)
 
     return fingerprint(draw, jax.random.key(0))
 

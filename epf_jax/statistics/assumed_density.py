@@ -40,6 +40,7 @@ from epf_jax.core.gaussian import cholesky, normal_log_prob
 from epf_jax.core.random import normal
 from epf_jax.models.path_terms import path_terms, require_noise, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.statistic import Statistic, check_model_learns
 
@@ -58,6 +59,7 @@ class MixtureStatistic(NamedTuple):
     L: Float[Array, "K P P"]
 
 
+@waits_for_inputs
 def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_nodes: int | None = None) -> Statistic:
     """The Gaussian (or mixture) over theta that each particle carries, matched to the moments of every new term.
 

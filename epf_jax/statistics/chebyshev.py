@@ -25,8 +25,9 @@ from epf_jax.core.checks import check_positive
 from epf_jax.core.choice import where
 from epf_jax.core.interpolation import between, compress, expand
 from epf_jax.models.parameters import Parameters, Theta, node_counts
-from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_if_not_inspectable, warn_of_moving_bounds
+from epf_jax.models.path_terms import Terms, path_terms, require_noise, warn_of_moving_bounds
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import Sampler, random_walk
 from epf_jax.statistics.nodal_box import at_all, following, nodes_of
 from epf_jax.statistics.opening import Opening, opener
@@ -74,6 +75,7 @@ _axes: Any = (0, None, None, None, None, 0)
 _BY_PARTICLE = NodalStatistic(*_axes)  # for `vmap`: what all particles of a filter have in common, they have once
 
 
+@waits_for_inputs
 def chebyshev(
     model: StateSpaceModel,
     num_nodes: int | tuple[int, ...] | None = None,
@@ -110,11 +112,9 @@ def chebyshev(
     if shrink is not None:
         check_positive("shrink", shrink, "a positive number of standard deviations, or None to keep the box")
     openings = None
-    if shrink is not None and model.shapes.problem is None:
-        most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.example_input is None
+    if shrink is not None:
+        most_steps, any_number = _REMEMBERED_STEPS[len(counts)], model.row is None
         openings = opener(terms, coordinates.centre, math.prod(counts), most_steps, any_number=any_number)
-    elif shrink is not None:
-        warn_if_not_inspectable(model)
     return _nodal(model, terms, counts, first_box, shrink, sampler, openings)
 
 

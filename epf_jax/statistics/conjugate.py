@@ -32,10 +32,10 @@ from epf_jax.models.path_terms import (
     is_linear,
     is_silent,
     path_terms,
-    require_inspectable,
     require_noise,
 )
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.statistic import Statistic, check_model_learns
 
@@ -65,6 +65,7 @@ class LinearPart(NamedTuple):
     inflate: Callable[..., Float[Array, " d"]] | None = None
 
 
+@waits_for_inputs
 def conjugate(model: StateSpaceModel) -> Statistic:
     """The exact statistic (m_t, C_t) of a model that is linear in theta with known Gaussian noise.
 
@@ -161,7 +162,6 @@ def why_not_conjugate(model: StateSpaceModel) -> str:
 def why_not_gaussian_prior(model: StateSpaceModel, who: str) -> str:
     """Why theta's prior is not Gaussian, or an empty string; raises for models that cannot be inspected."""
     check_model_learns(model, who)
-    require_inspectable(model, who)
     for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
         if not is_gaussian(leaf):
             return f"the prior must be Gaussian, but holds a {type(leaf).__name__}."

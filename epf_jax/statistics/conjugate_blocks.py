@@ -30,9 +30,10 @@ from epf_jax.core.densities import counted, is_count
 from epf_jax.core.dependence import abstractly
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.core.platforms import full_precision, on_cpu
-from epf_jax.models.path_terms import Term, other_inputs, path_terms, require_inspectable, require_noise
-from epf_jax.models.state_space import StateSpaceModel, example_input, known, simulate
+from epf_jax.models.path_terms import Term, other_inputs, path_terms, require_noise
+from epf_jax.models.state_space import StateSpaceModel, known, row_of, simulate
 from epf_jax.models.switching import Switching
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import exact_draw
 from epf_jax.statistics.factors import Factor, View, factors_of, refuse_at_a_glance
 from epf_jax.statistics.families import (
@@ -53,6 +54,7 @@ _OTHERS = 8  # how often each of these steps is looked at with another input
 _TOLERANCE = 1e-3  # of that comparison, relative: far above float32's rounding, far below a wrong form
 
 
+@waits_for_inputs
 def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model that is conjugate block by block, and its Gibbs sweep.
 
@@ -79,7 +81,6 @@ def conjugate_blocks(model: StateSpaceModel) -> Statistic:
     it first, or use float64.
     """
     check_model_learns(model, "conjugate_blocks")
-    require_inspectable(model, "conjugate_blocks")
     require_noise(model, "conjugate_blocks")
     try:
         return _conjugate_blocks(model)
@@ -225,7 +226,7 @@ def _other_regimes(model: StateSpaceModel, *states: np.ndarray) -> Iterator[np.n
     """States with regimes drawn again, evenly, because simulated paths may not contain a rare one."""
     theta = model.parameters.to_theta(model.parameters.centre)
     x = np.zeros(model.shapes.x.shape, model.shapes.x.dtype)
-    law = abstractly(model.transition, theta, x, example_input(model))
+    law = abstractly(model.transition, theta, x, row_of(model))
     rng = np.random.default_rng(2)
     for state in states:
         if isinstance(law, Switching):
@@ -273,13 +274,13 @@ def _simulated_steps(model: StateSpaceModel) -> tuple[Any, Any, Any, Any]:
     """Steps x_prev, x, y, u of a few short simulated paths, with regimes."""
     num_paths, num_steps = _PROBES
     structure = jax.tree.structure(model.shapes.theta)
-    rows = jax.tree.map(lambda a: np.broadcast_to(a, (num_steps, *np.shape(a))), example_input(model))
+    rows = jax.tree.map(lambda a: np.broadcast_to(a, (num_steps, *np.shape(a))), row_of(model))
 
     def path(key, leaves):
         """One path; counts on it are invented, because draws of counts would take seconds to compile."""
         at_theta = known(model, jax.tree.unflatten(structure, leaves))
         x = jnp.zeros(model.shapes.x.shape, model.shapes.x.dtype)
-        if not is_count(at_theta.observation({}, x, example_input(model))):
+        if not is_count(at_theta.observation({}, x, row_of(model))):
             return simulate(key, at_theta, {}, num_steps, inputs=rows)
         blind = dataclasses.replace(at_theta, observation=lambda _, x, u: dist.Normal(0.0, 1.0))
         x, _ = simulate(key, blind, {}, num_steps, inputs=rows)

@@ -37,6 +37,7 @@ from epf_jax.models.flat_theta import Numbers, numbers_in_a_row
 from epf_jax.models.parameters import Parameters, theta_inside
 from epf_jax.models.path_terms import require_noise
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.weights import Population
 from epf_jax.samplers import Sampler, default_walk, each_particle, exact_draw, prior_population
 from epf_jax.statistics.coefficients import put
@@ -145,6 +146,7 @@ class Parts(NamedTuple):
         return low, high
 
 
+@waits_for_inputs
 def decomposed(
     model: StateSpaceModel,
     nodal: Sequence[str] | None = None,

@@ -31,11 +31,11 @@ from epf_jax.models.path_terms import (
     gaussian_term,
     noise_is_of_theta_alone,
     path_terms,
-    require_inspectable,
     require_noise,
     whiten,
 )
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import default_walk
 from epf_jax.statistics.coefficients import Regression, with_gaussian_proposals
 from epf_jax.statistics.means import Means, linear_in_state, linear_in_theta, which_enter
@@ -81,6 +81,7 @@ class _Piece(NamedTuple):
     rows: Callable[[Sums, Array, Array], list[list[Any]]]
 
 
+@waits_for_inputs
 def linear_means(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model whose Gaussian means are linear, under any prior.
 
@@ -129,7 +130,6 @@ def why_not_linear_means(model: StateSpaceModel, *, in_theta: bool = False) -> s
         in_theta: whether the means must be linear in theta itself.
     """
     check_model_learns(model, "linear_means")
-    require_inspectable(model, "linear_means")
     terms, numbers = path_terms(model, natural=True), numbers_in_a_row(model.parameters)
     leaves = jax.eval_shape(numbers.leaves, numbers.c)
     for term in (*terms.initial, *terms.steps):

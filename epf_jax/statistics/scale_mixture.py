@@ -27,6 +27,7 @@ from epf_jax.core.gammas import gamma
 from epf_jax.core.gaussian import base_distribution
 from epf_jax.models.path_terms import Term, Terms, path_terms
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.statistics.conjugate import (
     LinearPart,
     linear_gaussian_statistic,
@@ -37,6 +38,7 @@ from epf_jax.statistics.conjugate import (
 from epf_jax.statistics.statistic import Statistic
 
 
+@waits_for_inputs
 def scale_mixture(model: StateSpaceModel) -> Statistic:
     """The exact statistic of a model that is linear in theta with Student, Cauchy or Gaussian noise of known scale.
 

@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 
 from epf_jax.core.checks import check_signature, shape_of_call
 from epf_jax.core.gaussian import solve_lower
-from epf_jax.models.path_terms import GaussianTerm, gaussian_term, other_inputs, path_terms, require_inspectable, whiten
+from epf_jax.models.path_terms import GaussianTerm, gaussian_term, other_inputs, path_terms, whiten
 from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
@@ -33,6 +34,7 @@ class SeparableStatistic(NamedTuple):
     S_2: Float[Array, "m m"]
 
 
+@waits_for_inputs
 def separable(
     model: StateSpaceModel,
     features: Callable[[Array, Any], Array] | None = None,
@@ -53,7 +55,6 @@ def separable(
         sampler: how theta is drawn; `random_walk()` by default.
     """
     check_model_learns(model, "separable")
-    require_inspectable(model, "separable")
     coordinates, terms = model.parameters, path_terms(model)
     if terms.initial:
         raise ValueError(

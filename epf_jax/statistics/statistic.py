@@ -19,6 +19,7 @@ from epf_jax.core.choice import where
 from epf_jax.core.gaussian import cholesky, diagonal_matrix
 from epf_jax.models.parameters import theta_inside
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, input_rows
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.particles.weights import where_rows
 from epf_jax.samplers import LogDensity, Sampler, check_sampler, each_particle, prior_population, random_walk
 
@@ -101,6 +102,7 @@ def from_log_target(
     return with_sampler(statistic, model, random_walk() if sampler is None else sampler)
 
 
+@waits_for_inputs
 def with_sampler(statistic: Statistic, model: StateSpaceModel, sampler: Sampler) -> Statistic:
     """The same statistic, its theta drawn by `sampler`."""
     coordinates = model.parameters

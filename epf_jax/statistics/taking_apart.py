@@ -17,7 +17,6 @@ from epf_jax.models.path_terms import (
     gaussian_term,
     noise_is_of_theta_alone,
     path_terms,
-    require_inspectable,
 )
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.statistics.means import which_enter
@@ -50,7 +49,6 @@ def why_not_decomposed(model: StateSpaceModel, nodal: tuple[str, ...] | None = N
         nodal: the names of the nodal parameters, or None to have them found.
     """
     check_model_learns(model, "decomposed")
-    require_inspectable(model, "decomposed")
     terms, numbers = path_terms(model, natural=True), numbers_in_a_row(model.parameters)
     leaves = numbers.leaves(numbers.c)
     places = nodal_places(model, nodal)

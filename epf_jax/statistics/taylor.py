@@ -40,11 +40,11 @@ from epf_jax.models.path_terms import (
     is_silent,
     noise_is_of_theta_alone,
     path_terms,
-    require_inspectable,
     require_noise,
     whiten,
 )
 from epf_jax.models.state_space import StateSpaceModel, as_theta
+from epf_jax.models.waiting import waits_for_inputs
 from epf_jax.samplers import Sampler
 from epf_jax.statistics.statistic import Statistic, check_model_learns, from_log_target
 
@@ -64,6 +64,7 @@ class _Piece(NamedTuple):
     bounded: bool = True
 
 
+@waits_for_inputs
 def taylor(
     model: StateSpaceModel, order: int = 7, *, centre: Theta | None = None, sampler: Sampler | None = None
 ) -> Statistic:
@@ -86,6 +87,7 @@ def taylor(
     return _taylor(model, order, centre, sampler, radius=6.0, gaussian=True)
 
 
+@waits_for_inputs
 def taylor_log_density(
     model: StateSpaceModel,
     order: int = 6,
@@ -113,7 +115,6 @@ def taylor_log_density(
 def _taylor(model, order, centre, sampler, *, radius, gaussian):
     check_whole_number("order", order, hint="It is the degree of the expansion, 7 in the paper.")
     check_model_learns(model, "taylor")
-    require_inspectable(model, "taylor")
     require_noise(model, "taylor")
     coordinates = model.parameters
     z_c = coordinates.centre if centre is None else _vector(model, centre)

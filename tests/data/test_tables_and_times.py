@@ -247,7 +247,7 @@ def ornstein_uhlenbeck():
             x * jnp.exp(-theta["rate"] * u["dt"]), jnp.sqrt(1 - jnp.exp(-2 * theta["rate"] * u["dt"]))
         ),
         observation=lambda theta, x, u: dist.Normal(x, 0.3),
-        example_input={"dt": jnp.ones(())},
+        row={"dt": jnp.ones(())},
     )
 
 

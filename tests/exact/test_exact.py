@@ -139,7 +139,7 @@ def test_tables_and_whole_numbers_are_data_and_moments_too():
         initial=lambda theta: dist.MultivariateNormal(jnp.zeros(2, int), jnp.eye(2)),
         transition=lambda theta, x, u: dist.MultivariateNormal(theta["phi"] * x + u["z"], jnp.eye(2)),
         observation=lambda theta, x, u: dist.Normal(x, 0.5).to_event(1),
-        example_input={"z": 0.0},
+        row={"z": 0.0},
     )
     y, z, axes = np.random.default_rng(0).normal(size=(5, 2)), np.arange(5.0), {"phi": jnp.linspace(-3.0, 1.0, 81)}
     plain = exact.kalman(model, jnp.asarray(y), axes, inputs={"z": jnp.asarray(z)})

@@ -88,7 +88,7 @@ def test_counts_inputs_and_missing_values_go_through_the_window():
         initial=lambda theta: dist.Normal(0.0, 0.3),
         transition=lambda theta, x, u: dist.Normal(0.5 * x + theta["slope"] * u["dose"], 0.3),
         observation=lambda theta, x, u: dist.Poisson(jnp.exp(x) * u["length"]),
-        example_input={"dose": jnp.zeros(()), "length": jnp.ones(())},
+        row={"dose": jnp.zeros(()), "length": jnp.ones(())},
     )
     inputs = {"dose": jnp.sin(jnp.arange(9.0)), "length": jnp.ones(9)}
     _, y = epf.simulate(jax.random.key(0), model, {"slope": 1.0}, 9, inputs=inputs)
@@ -97,7 +97,7 @@ def test_counts_inputs_and_missing_values_go_through_the_window():
     results = epf.run(jax.random.key(1), filter_, y, inputs=inputs, levels=())
     assert not any(np.any(np.isnan(leaf)) for leaf in jax.tree.leaves(results._replace(error=0)))
     np.testing.assert_array_equal(results.final.S.u["dose"][3], inputs["dose"][-2:])
-    with pytest.raises(ValueError, match=r"^inputs: the filter keeps inputs like.*example_input=inputs\[0\]"):
+    with pytest.raises(ValueError, match=r"^inputs: the filter keeps inputs like.*for_inputs\(inputs\[0\]\)"):
         filter_.step(jax.random.key(2), results.final, y[0], {"dose": 1.0, "length": 1.0, "more": 1.0})
 
 
@@ -109,17 +109,6 @@ def test_theta_against_the_edge_of_its_box_is_diagnosed():
         jax.random.key(1), filter_, epf.simulate(jax.random.key(0), AR1, {"phi": 0.9}, 60)[1], diagnostics=True
     )
     assert "box" in [finding.kind for finding in causes(results)]
-
-
-def test_a_model_whose_inputs_are_unknown_is_refused():
-    model = epf.StateSpaceModel(
-        prior={"phi": dist.Normal(0.0, 0.5)},
-        initial=lambda theta: dist.Normal(0.0, 1.0),
-        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["dose"], 1.0),
-        observation=lambda theta, x, u: dist.Normal(x, 0.5),
-    )
-    with pytest.raises(ValueError, match=r"practical_filter must look at the model.*example_input"):
-        epf.practical_filter(model, 10)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import epf_jax as epf
 from epf_jax.core.checks import check_key
 from epf_jax.models.missing import as_observation, observed_number, of_one_kind
 from epf_jax.models.observed import observed_batch, observed_series
-from epf_jax.models.state_space import with_example
+from epf_jax.models.state_space import seen
 
 MODEL = epf.StateSpaceModel(
     prior={"level": dist.Normal(0.0, 1.0)},
@@ -159,15 +159,15 @@ READS = epf.StateSpaceModel(
 )
 
 
-def test_whoever_gives_a_series_gives_an_example_of_its_inputs():
+def test_whoever_gives_a_series_gives_its_inputs():
     series = observed_series(READS, [1.0, 2.0], {"dt": [0.5, 1.0]})
-    seen = with_example(READS, series.inputs)
-    assert seen.example_input == {"dt": 0.5}
-    assert seen.shapes.problem is None
-    assert seen.parameters is READS.parameters
-    assert with_example(READS, observed_series(READS, [1.0], {"dt": [3.0]}).inputs) is seen  # compiled once
-    assert with_example(MODEL, series.inputs) is MODEL
-    assert READS.shapes.problem is not None  # as it was
+    model = seen(READS, series.inputs)
+    assert model.row == {"dt": 0.5}
+    assert not model.wants_inputs
+    assert model.parameters is READS.parameters
+    assert seen(READS, observed_series(READS, [1.0], {"dt": [3.0]}).inputs) is model  # compiled once
+    assert seen(MODEL, series.inputs) is MODEL
+    assert READS.wants_inputs  # as it was
     with pytest.raises(ValueError, match="support of the model"):
         observed_series(READS, [1.0, -2.0], {"dt": [0.5, 1.0]})
     with pytest.raises(ValueError, match="expected one row per observation"):

@@ -1,7 +1,7 @@
 """Models: simulation, inputs and the time index, missing observations, one draw for each particle."""
 
+import dataclasses
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -103,38 +103,32 @@ def reads_inputs(names="a", **options):
     )
 
 
-def test_an_example_input_lets_a_model_of_inputs_be_inspected():
-    blind, seen = reads_inputs(), reads_inputs(example_input=jnp.zeros(2))
-    assert blind.shapes.problem is not None
-    assert blind.shapes.y is None
-    assert seen.shapes.problem is None
+def test_a_model_that_has_seen_its_inputs_can_be_inspected():
+    blind = reads_inputs()
+    seen = blind.for_inputs(jnp.zeros(2))
+    assert blind.wants_inputs
+    assert not seen.wants_inputs
     assert seen.shapes.y.shape == ()
-    epf.conjugate(seen)  # needs to see that theta enters linearly
-    with pytest.raises(ValueError, match="example_input"):
-        epf.conjugate(blind)
+    assert blind.for_inputs(np.ones(2, np.float32)) is seen  # compiled once
+    with pytest.raises(ValueError, match=r"^model: its transition .*for_inputs\(inputs\[0\]\)"):
+        _ = blind.shapes
 
 
-@pytest.mark.parametrize("names", ["a", "abcd"])
-def test_a_filter_tells_where_it_does_with_less_for_want_of_an_example(names):
-    with pytest.warns(UserWarning, match=r"example_input=inputs\[0\]") as told:
-        epf.extended_parameter_filter(reads_inputs(names), 10)
+def test_an_example_input_is_no_longer_needed_and_still_taken():
+    with pytest.warns(DeprecationWarning, match=r"^example_input: it is no longer needed.*for_inputs") as told:
+        model = reads_inputs(example_input=jnp.zeros(2))
     assert [warning.filename for warning in told] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        epf.extended_parameter_filter(reads_inputs(names, example_input=jnp.zeros(2)), 10)
+    assert not model.wants_inputs
+    assert not dataclasses.replace(model, initial=lambda theta: dist.Normal(0.0, 2.0)).wants_inputs  # and no warning
 
 
 @pytest.mark.slow
-def test_a_model_of_vector_inputs_works_without_an_example():
+def test_a_filter_of_vector_inputs_and_given_parts_is_right():
     inputs = jnp.array([[0.5, 0.0], [-0.5, 1.0], [1.0, -1.0], [0.0, 0.3]])
     y = jnp.array([0.4, 0.9, -0.2, 0.5])
-    blind, seen = reads_inputs(), reads_inputs(example_input=inputs[0])
-    statistics = [epf.chebyshev(model, 5, shrink=None) for model in (blind, seen)]
-    step = (jax.random.key(0), {"a": 0.1}, jnp.asarray(0.7), jnp.asarray(0.2), y[0], inputs[0])
-    S = [jax.jit(s.update)(step[0], s.init(), *step[1:]).values for s in statistics]
-    # The blind model keeps the observation's term, too, which is the same for every theta.
-    np.testing.assert_allclose(S[0], S[1], atol=1e-5)
-    filter_ = epf.extended_parameter_filter(blind, 500, statistic=statistics[0], proposal=epf.bootstrap())
+    blind = reads_inputs()
+    parts = {"statistic": epf.chebyshev(blind, 5, shrink=None), "proposal": epf.bootstrap()}
+    filter_ = epf.extended_parameter_filter(blind, 500, **parts)
     results = epf.run(jax.random.key(1), filter_, y, inputs=inputs, levels=())
     exact = epf.exact.kalman(blind, y, {"a": np.linspace(-2.5, 2.5, 51)}, inputs=inputs)
     # 4 steps with weights of relative variance about 1 or 2: standard error sqrt(4 * 2 / 500) = 0.13.

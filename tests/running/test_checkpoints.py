@@ -187,7 +187,7 @@ def test_wrong_arguments_are_refused_by_name(path, half, tmp_path):
         MODEL.prior, MODEL.initial, lambda theta, x, u: dist.Normal(theta["phi"] * x, u["dt"]), MODEL.observation
     )
     unseen = epf.bootstrap_filter(reads, 8)
-    with pytest.raises(ValueError, match=r"^filter_: its model reads inputs.*example_input"):
+    with pytest.raises(ValueError, match=r"^model: .*for_inputs"):
         epf.save(path, unseen.init(KEY), unseen)
 
 

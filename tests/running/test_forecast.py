@@ -139,7 +139,7 @@ def test_quantiles_of_counts_are_whole():
 
 def test_a_forecast_that_is_lost_is_told_of_with_its_first_step():
     model = dataclasses.replace(
-        MODEL, transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(u)), example_input=1.0
+        MODEL, transition=lambda theta, x, u: dist.Normal(theta["phi"] * x, jnp.sqrt(u)), row=1.0
     )
     state = epf.bootstrap_filter(model, 8).init(KEY)
     with pytest.warns(RuntimeWarning, match=r"NaN or infinite at t = 2, the first of 2 such steps.*negative time step"):

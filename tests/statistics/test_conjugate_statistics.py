@@ -292,7 +292,7 @@ def test_a_mean_linear_at_one_time_step_only_is_not_taken_for_linear():
     model = regression(
         prior={"phi": dist.Normal(0.3, 0.4), "offset": dist.Normal(0.0, 1.0), "v": dist.InverseGamma(3.0, 2.0)},
         transition=lambda theta, x, u: dist.Normal(theta["phi"] ** u * x, jnp.sqrt(theta["v"])),
-        example_input=1.0,
+        row=1.0,
     )
     with pytest.raises(ValueError, match="not linear in theta's 'phi'"):
         epf.conjugate_blocks(model)
@@ -407,7 +407,7 @@ def observed(name):
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.5 * x, 1.0),
         observation=lambda theta, x, u: observation(theta["r"], x, u),
-        example_input=1.0,
+        row=1.0,
     )
 
 

@@ -179,13 +179,13 @@ def gains():
         initial=lambda theta: dist.Normal(theta["effect"] / (1 - theta["phi"]), jnp.exp(theta["effect"])),
         transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u["day"], 1.0),
         observation=lambda theta, x, u: dist.Normal(theta["gain"] * (x + theta["effect"] * u["dose"]), 0.5),
-        example_input={"day": jnp.array(1), "dose": jnp.array(0.5), "unread": jnp.zeros(30)},
+        row={"day": jnp.array(1), "dose": jnp.array(0.5), "unread": jnp.zeros(30)},
     )
 
 
 def inputs_of(model, num_steps):
     """Inputs of other kinds of numbers than the model was looked at with, where it does not say otherwise."""
-    if not isinstance(model.example_input, dict):
+    if not isinstance(model.row, dict):
         return jnp.linspace(0.0, 1.0, num_steps)
     days = jnp.arange(num_steps) % 7
     return {"day": days, "dose": days % 3, "unread": jnp.zeros((num_steps, 30), int)}
@@ -310,7 +310,7 @@ def test_coefficients_move_though_their_prior_is_not_like_a_gaussian(prior, trut
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(x, 1.0),
         observation=lambda theta, x, u: dist.Normal(theta["b"] * u, theta["s"]),
-        example_input=jnp.array(1.0),
+        row=jnp.array(1.0),
     )
     u = np.random.default_rng(0).normal(size=100)
     y = truth * u + np.random.default_rng(1).normal(size=100)
@@ -390,7 +390,7 @@ def test_linear_means_say_what_they_are_not_for():
     )
     with pytest.raises(ValueError, match=nor):  # of whole numbers, the time index, nothing is known to be linear
         epf.linear_means(with_time)
-    epf.linear_means(dataclasses.replace(with_time, example_input=0.0))
+    epf.linear_means(dataclasses.replace(with_time, row=0.0))
     joint = dataclasses.replace(
         joint_noise(),
         observation=lambda theta, x, u: dist.MultivariateNormal(theta["q"] * theta["r"] * x, 0.3 * jnp.eye(2)),
@@ -592,7 +592,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read():
     S, read = (followed(s, x, y, inputs) for s in (statistic, without_opening(statistic)))
     np.testing.assert_array_equal(S.values, read.values)
     np.testing.assert_array_equal(S.low, read.low)
-    told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, example_input=inputs[0])
+    told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, row=inputs[0])
     remembered = followed(epf.chebyshev(told, 8), x, y, inputs)
     assert (remembered.high - remembered.low)[0] < 0.1 * (S.high - S.low)[0]
 
@@ -664,7 +664,7 @@ def test_where_inputs_cannot_be_remembered_the_box_is_cut_once_at_a_time():
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
         observation=lambda theta, x, u: dist.StudentT(4.0, theta["a"] + (u - LARGE) / 24, 1.0),
-    )  # no example_input: of what kind u is nobody knows
+    )  # which has seen no inputs: of what kind u is nobody knows
     inputs, x = LARGE + 1 + 2 * jnp.arange(12), jnp.zeros(13)
     y = 3.0 + (1 + 2 * jnp.arange(12)) / 24
     statistic = epf.chebyshev(model)
@@ -884,7 +884,7 @@ def test_conjugate_holds_a_vague_prior_beside_precise_data_in_float32(prior_sd, 
         initial=lambda theta: dist.Normal(0.0, 1.0),
         transition=lambda theta, x, u: dist.Normal(0.0, 1.0),
         observation=lambda theta, x, u: dist.Normal(theta["b"] @ u, noise),
-        example_input=U[0],
+        row=U[0],
     )
     statistic, x = epf.conjugate(model), jnp.zeros(())
 

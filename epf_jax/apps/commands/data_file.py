@@ -1,7 +1,7 @@
 """What the options say of a table: its columns as a series, and the steps to come."""
 
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +9,11 @@ import numpy as np
 from epf_jax.data.series import STEP, Series, series_of, shaped
 from epf_jax.data.tables import listed, read_file
 from epf_jax.data.timestamps import EarlyError, usual_step
-from epf_jax.models.observed import Observed, observed_series, y_shape
-from epf_jax.models.state_space import StateSpaceModel, with_example
+from epf_jax.models.observed import Observed, observed_series
+from epf_jax.models.state_space import StateSpaceModel
+from epf_jax.models.waiting import built_for
+
+T = TypeVar("T")
 
 
 class Reading(NamedTuple):
@@ -63,16 +66,16 @@ def series_in(path: pathlib.Path, how: Reading) -> Series:
     return series
 
 
-def reader_of(model: StateSpaceModel, inputs: dict[str, Any] | None) -> StateSpaceModel:
-    """The model with an example of the inputs, of which there may be one row or many."""
-    rows = None if inputs is None else {name: jnp.atleast_1d(jnp.asarray(v, float)) for name, v in inputs.items()}
-    return with_example(model, rows)
+def reader_of(target: T, inputs: dict[str, Any] | None) -> T:
+    """The model or filter that has seen the inputs, of which there may be one row or many."""
+    rows = {} if inputs is None else {name: jnp.atleast_1d(jnp.asarray(v, float)) for name, v in inputs.items()}
+    return target if inputs is None else built_for(target, rows)
 
 
 def observed(series: Series, model: StateSpaceModel) -> Observed:
     """The series as the model observes it."""
     flat = series.y.reshape(len(series.y), -1)
-    y = shaped(flat, series.columns, y_shape(model), "columns")
+    y = shaped(flat, series.columns, reader_of(model, series.inputs).shapes.y.shape, "columns")
     return observed_series(model, series._replace(y=y))
 
 

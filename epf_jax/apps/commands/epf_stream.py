@@ -20,7 +20,6 @@ from epf_jax.data.series import STEP
 from epf_jax.data.tables import count_of
 from epf_jax.data.text_lines import LONGEST, HeaderError, LineError, LineReader, Observation
 from epf_jax.data.timestamps import time_steps
-from epf_jax.models.observed import y_shape
 from epf_jax.running.alarms import ABSURD
 from epf_jax.running.checkpoints import check_path, kept_in
 from epf_jax.running.streaming import FullError, Line, Stream, as_json
@@ -89,9 +88,9 @@ def stream_command(
         steps = _Steps.of(how, kept_in(checkpoint).notes.get("stamp"))
         example = {name: jnp.ones(()) for name in (*how.inputs, *([STEP] if steps.wanted else ()))} or None
         filter_ = filter_for(target_of(model), method, particles, example)
-        shape = y_shape(filter_.model)
-        if shape is None:
-            raise ValueError("--inputs: the model reads inputs; name their columns.") from filter_.model.shapes.problem
+        if filter_.waiting is not None:
+            raise ValueError("--inputs: the model reads inputs; name their columns.")
+        shape = filter_.model.shapes.y.shape
         stream = Stream(filter_, seed, checkpoint)
         kept = stream.notes.get("header")
         reader = LineReader(shape, how.columns, how.inputs, sequence, jnp.result_type(float), kept, time)

@@ -67,7 +67,7 @@ def filter_for(
                 f"MODEL: it is a filter already, {found!r}, with its own method and number of particles. Leave "
                 "--method and --particles out."
             )
-        return found
+        return reader_of(found, inputs)
     return filter_of(FOR_STREAMS if method is None else method, reader_of(found, inputs), num_particles, room)
 
 

@@ -85,7 +85,7 @@ def _require_one_each(gaussian: GaussianTerm, shares: np.ndarray) -> None:
         raise NotConjugateError(
             f"the noise of the {gaussian.term.name} is not proportional to one variance of theta for each component. "
             "dist.Normal takes the square root of a variance. If an input chooses between variances, write "
-            "jnp.where(u > 0, v, w), or give a truth value as example_input."
+            "jnp.where(u > 0, v, w), or build from model.for_inputs(True)."
         )
 
 
