@@ -24,6 +24,7 @@ and the matched Gaussian would lie beside it, and be too narrow. So they are abs
 new nodes after each.
 """
 
+from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
@@ -71,82 +72,15 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
     """
     check_model_learns(model, "assumed_density")
     check_whole_number("num_components", num_components)
-    coordinates, terms = model.parameters, path_terms(model)
     require_noise(model, "assumed_density")
     warn_of_moving_bounds(model, "assumed_density")
-    nodes, log_w = _nodes(coordinates.dim, num_nodes)
-    reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
-
-    def match(log_l, m, L):
-        """The Gaussian with the moments of N(m, L L^T) times a factor, given by its logarithms at the nodes."""
-        log_p = log_w + log_l
-        total = logsumexp(log_p)
-        seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
-        p = jnp.exp(where(seen, log_p - total, log_w))
-        mu = p @ nodes
-        away = nodes - mu
-        return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), where(seen, total, 0.0)
-
-    def by_powers(at_nodes, m, L):
-        def one(carry, is_last):
-            m, L, left, total = carry
-            log_l = at_nodes(m, L)
-            power = where(is_last, left, _power(log_w, jax.lax.stop_gradient(log_l), left))
-            m, L, gained = match(where(power > 0, power * log_l, 0.0), m, L)
-            return (m, L, left - power, total + gained), None
-
-        start = (m, L, jnp.ones((), m.dtype), jnp.zeros((), m.dtype))
-        (m, L, _, total), _ = jax.lax.scan(one, start, jnp.arange(_NUM_POWERS + 1) == _NUM_POWERS)
-        return m, L, total
-
-    def absorb(S, log_likelihood, *, first=False):
-        """The mixture after one factor, component by component."""
-
-        def at_nodes(m, L):
-            log_l = jax.vmap(log_likelihood)(m + nodes @ L.T)
-            return where(jnp.isnan(log_l), -jnp.inf, log_l)
-
-        def absorbed(m, L):
-            return by_powers(at_nodes, m, L) if first else match(at_nodes(m, L), m, L)
-
-        m, L, totals = jax.vmap(absorbed)(S.m, S.L)
-        log_weights = S.log_weights + totals
-        return MixtureStatistic(log_weights - logsumexp(log_weights), m, L)
-
-    def prior_correction(z):
-        return coordinates.log_prior(z) - normal_log_prob(z - reference, scale_0)
-
-    num_first = _NUM_FIRST * coordinates.dim
-
-    def init(x_0=None):
-        log_weights, means, spread = _split(num_components, coordinates.dim)
-        L = jnp.broadcast_to(scale_0 @ spread, (num_components, *spread.shape))
-        S = MixtureStatistic(log_weights, reference + means @ scale_0, L)
-        S = absorb(S, prior_correction)  # the prior's own moments, where it is not Gaussian in z
-        for term in terms.initial if x_0 is not None else ():
-            S = absorb(S, lambda z, term=term: term.log_prob(z, x_0, x_0, None, None), first=True)
-        return S
-
-    def update(key, S, theta, x_prev, x, y, u, *, first=False):
-        for term in terms.steps:
-            S = absorb(S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u), first=first)
-        return S
-
-    def update_all(key, S, theta, x_prev, x, y, u, log_weights, t):
-        """The first observations, of which one may say more than all that is known before it, by powers."""
-
-        def for_all(update):
-            return lambda: jax.vmap(lambda *path: update(None, path[0], None, *path[1:], y, u))(S, x_prev, x)
-
-        # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
-        return jax.lax.cond(t <= num_first, for_all(partial(update, first=True)), for_all(update))
-
-    def log_mixture(S, z):
-        return logsumexp(S.log_weights + jax.vmap(lambda m, L: normal_log_prob(z - m, L))(S.m, S.L))
+    coordinates = model.parameters
+    reference = coordinates.centre
+    init, update, update_all = _recursion(model, num_components, _nodes(coordinates.dim, num_nodes))
 
     def log_target(S):
-        constant = coordinates.log_prior(reference) - log_mixture(S, reference)
-        return lambda z: constant + log_mixture(S, z)
+        constant = coordinates.log_prior(reference) - _log_mixture(S, reference)
+        return lambda z: constant + _log_mixture(S, z)
 
     def log_density(S, theta):
         z = coordinates.to_vector(theta)
@@ -160,6 +94,93 @@ def assumed_density(model: StateSpaceModel, *, num_components: int = 1, num_node
 
     name = "assumed_density" + (f" of {num_components} components" if num_components > 1 else "")
     return Statistic(init, update, log_density, sample, log_target, update_all, name=name, model=model)
+
+
+class Rule(NamedTuple):
+    """Nodes and log-weights that integrate against N(0, I)."""
+
+    nodes: Float[Array, "M P"]
+    log_w: Float[Array, " M"]
+
+
+def _recursion(model: StateSpaceModel, num_components: int, rule: Rule) -> tuple[Callable, Callable, Callable]:
+    """`init`, `update` and `update_all`."""
+    coordinates, terms = model.parameters, path_terms(model)
+    reference, scale_0 = coordinates.centre, jnp.diag(coordinates.scale)
+    num_first = _NUM_FIRST * coordinates.dim
+
+    def prior_correction(z):
+        return coordinates.log_prior(z) - normal_log_prob(z - reference, scale_0)
+
+    def init(x_0=None):
+        log_weights, means, spread = _split(num_components, coordinates.dim)
+        L = jnp.broadcast_to(scale_0 @ spread, (num_components, *spread.shape))
+        S = MixtureStatistic(log_weights, reference + means @ scale_0, L)
+        S = _absorb(rule, S, prior_correction)  # the prior's own moments, where it is not Gaussian in z
+        for term in terms.initial if x_0 is not None else ():
+            S = _absorb(rule, S, lambda z, term=term: term.log_prob(z, x_0, x_0, None, None), first=True)
+        return S
+
+    def update(key, S, theta, x_prev, x, y, u, *, first=False):
+        for term in terms.steps:
+            S = _absorb(rule, S, lambda z, term=term: term.log_prob(z, x_prev, x, y, u), first=first)
+        return S
+
+    def update_all(key, S, theta, x_prev, x, y, u, log_weights, t):
+        """The first observations, of which one may say more than all that is known before it, by powers."""
+
+        def for_all(update):
+            return lambda: jax.vmap(lambda *path: update(None, path[0], None, *path[1:], y, u))(S, x_prev, x)
+
+        # By t for all particles and runs alike, so that `vmap` over runs keeps it a branch.
+        return jax.lax.cond(t <= num_first, for_all(partial(update, first=True)), for_all(update))
+
+    return init, update, update_all
+
+
+def _absorb(rule: Rule, S: MixtureStatistic, log_likelihood: Callable, *, first: bool = False) -> MixtureStatistic:
+    """The mixture after one factor, component by component."""
+
+    def at_nodes(m, L):
+        log_l = jax.vmap(log_likelihood)(m + rule.nodes @ L.T)
+        return where(jnp.isnan(log_l), -jnp.inf, log_l)
+
+    def absorbed(m, L):
+        return _by_powers(rule, at_nodes, m, L) if first else _match(rule, at_nodes(m, L), m, L)
+
+    m, L, totals = jax.vmap(absorbed)(S.m, S.L)
+    log_weights = S.log_weights + totals
+    return MixtureStatistic(log_weights - logsumexp(log_weights), m, L)
+
+
+def _match(rule: Rule, log_l: Float[Array, " M"], m: Float[Array, " P"], L: Float[Array, "P P"]) -> tuple:
+    """The Gaussian with the moments of N(m, L L^T) times a factor, given by its logarithms at the nodes."""
+    log_p = rule.log_w + log_l
+    total = logsumexp(log_p)
+    seen = jnp.isfinite(total)  # a term that is impossible at every node says nothing that could be kept
+    p = jnp.exp(where(seen, log_p - total, rule.log_w))
+    mu = p @ rule.nodes
+    away = rule.nodes - mu
+    return m + L @ mu, L @ _at_least(cholesky((p[:, None] * away).T @ away)), where(seen, total, 0.0)
+
+
+def _by_powers(rule: Rule, at_nodes: Callable, m: Float[Array, " P"], L: Float[Array, "P P"]) -> tuple:
+    """The same by powers of the factor, with new nodes after each."""
+
+    def one(carry, is_last):
+        m, L, left, total = carry
+        log_l = at_nodes(m, L)
+        power = where(is_last, left, _power(rule.log_w, jax.lax.stop_gradient(log_l), left))
+        m, L, gained = _match(rule, where(power > 0, power * log_l, 0.0), m, L)
+        return (m, L, left - power, total + gained), None
+
+    start = (m, L, jnp.ones((), m.dtype), jnp.zeros((), m.dtype))
+    (m, L, _, total), _ = jax.lax.scan(one, start, jnp.arange(_NUM_POWERS + 1) == _NUM_POWERS)
+    return m, L, total
+
+
+def _log_mixture(S: MixtureStatistic, z: Float[Array, " P"]) -> Float[Array, ""]:
+    return logsumexp(S.log_weights + jax.vmap(lambda m, L: normal_log_prob(z - m, L))(S.m, S.L))
 
 
 def _power(log_w: Float[Array, " M"], log_l: Float[Array, " M"], left: Float[Array, ""]) -> Float[Array, ""]:
@@ -178,8 +199,7 @@ def _at_least(L: Float[Array, "P P"]) -> Float[Array, "P P"]:
     return L + jnp.diag(jnp.maximum(diagonal, _LEAST_SHRINKAGE) - diagonal)
 
 
-def _nodes(dim: int, num_nodes: int | None) -> tuple[Float[Array, "M P"], Float[Array, " M"]]:
-    """Nodes and log-weights that integrate against N(0, I)."""
+def _nodes(dim: int, num_nodes: int | None) -> Rule:
     if dim not in DEFAULT_NODES:
         if num_nodes is not None:
             raise ValueError(
@@ -194,7 +214,7 @@ def _nodes(dim: int, num_nodes: int | None) -> tuple[Float[Array, "M P"], Float[
         grid = np.stack(np.meshgrid(*[axis] * dim, indexing="ij"), axis=-1)
         weights = np.prod(np.stack(np.meshgrid(*[w / w.sum()] * dim, indexing="ij"), axis=-1), axis=-1).ravel()
         nodes = grid.reshape(-1, dim)
-    return jnp.asarray(nodes, float), jnp.asarray(np.log(weights), float)
+    return Rule(jnp.asarray(nodes, float), jnp.asarray(np.log(weights), float))
 
 
 def degree_five_rule(dim: int) -> tuple[Float[np.ndarray, "M P"], Float[np.ndarray, " M"]]:
