@@ -32,7 +32,7 @@ def causes(results: Any) -> Iterator[Finding]:
     """What the run recorded that makes an answer wrong; each cause's effect is not known."""
     yield from _weights(results)
     yield from _moves(results)
-    yield from _misread(results)
+    yield from misread(results)
     if results.diagnostics is not None:
         yield from _box(results)
         yield from _expansion(results)
@@ -79,7 +79,7 @@ def _moves(results: Any) -> Iterator[Finding]:
     yield Finding("moves of theta", ", ".join(names), message, advice)
 
 
-def _misread(results: Any) -> Iterator[Finding]:
+def misread(results: Any) -> Iterator[Finding]:
     """Boxes of a nodal statistic that were cut by what could not be read between their nodes."""
     S = results.final.S
     S = S.S if isinstance(S, Window) else S  # of what left the practical filter's window
@@ -90,8 +90,7 @@ def _misread(results: Any) -> Iterator[Finding]:
             "first observations",
             f"The first observations said so much more than the prior that the statistic's box was cut {num} times by "
             "what was read between nodes too far apart.",
-            "Take epf.smc2_filter, which has no boxes, or a box where you know theta to be, epf.chebyshev(model, "
-            "box=(lowest, highest)).",
+            "Take epf.smc2_filter, which has no boxes, or a prior that reaches no further than theta may be.",
         )
 
 

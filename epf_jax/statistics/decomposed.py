@@ -55,7 +55,7 @@ from epf_jax.statistics.statistic import Statistic, from_log_target
 from epf_jax.statistics.taking_apart import Grid, grids_of, nodal_places, why_not_decomposed
 
 _FIRST_CUT = 10  # observations before a box is cut: the noise that particles walk is the prior's at first
-_REACH = 6.0  # of a box, in posterior standard deviations to either side of the mean
+_REACH = 5.0  # of a box, in posterior standard deviations to either side of the mean
 
 
 class Box(NamedTuple):

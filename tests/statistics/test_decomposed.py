@@ -2,6 +2,7 @@
 
 import itertools
 from functools import cache
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ import epf_jax as epf
 from epf_jax import exact
 from epf_jax.filters.extended_parameter import default_statistic
 from epf_jax.models.partly_linear import sine_and_line
+from epf_jax.running.causes import misread
 from epf_jax.statistics import statistic_of_path
-from epf_jax.statistics.nodal_box import nodes_of
+from epf_jax.statistics.nodal_box import nodes_of, placing
 
 TRUTH = {"a": 0.3, "b": 0.4, "s": 0.8, "theta": 0.7}
 T = 40
@@ -169,3 +171,19 @@ def test_models_that_cannot_be_taken_apart_are_told_why():
     with pytest.raises(ValueError, match="are not parameters of the model"):
         epf.decomposed(sine(), ["frequency"])
     assert "chebyshev" in default_statistic(epf.models.sinusoid()).name
+
+
+@pytest.mark.parametrize(("sd", "told"), [(0.1, False), (0.01, True)])
+def test_a_box_placed_by_nodes_too_far_apart_counts_as_misread(sd, told):
+    log_p = -0.5 * jnp.square((nodes_of((20,))[:, 0] - 0.2) / sd)
+    placed = placing((20,), 5.0)(log_p[None], jnp.zeros(1), -1.0, 1.0)
+    assert bool(placed.misread) == told
+    np.testing.assert_allclose(placed.middle, 0.2, atol=0.1)
+    assert placed.half < 1.0
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_misread_boxes_of_decomposed_are_found(num):
+    S = epf.decomposed(sine()).init()._replace(num_misread=np.full(10, float(num)))
+    found = [*misread(SimpleNamespace(final=SimpleNamespace(S=S)))]
+    assert [each.kind for each in found] == ["box"] * (num > 0)
