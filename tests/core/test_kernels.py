@@ -52,7 +52,7 @@ def filters():
     }
 
 
-SLOW = ["two states, two parameters", "SIR, when the ESS is low"]
+SLOW = ["bootstrap", "two states, two parameters", "SIR, when the ESS is low"]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in filters()])

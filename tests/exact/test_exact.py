@@ -84,7 +84,9 @@ def test_a_posterior_that_goes_on_beyond_its_axis_is_told_of():
         exact.known_path(model, x, {"phi": np.linspace(-1.0, 0.6, 41)})
 
 
-@pytest.mark.parametrize("oracle", ["kalman", "known_path", "quadrature"])
+@pytest.mark.parametrize(
+    "oracle", ["known_path", *(pytest.param(o, marks=pytest.mark.slow) for o in ("kalman", "quadrature"))]
+)
 def test_a_grid_too_coarse_for_its_posterior_is_told_of_by_every_oracle(oracle):
     """An AR(1) of 200 steps knows phi to .06: points .3 apart put the sd at 4e-6, and the evidence 2 nats off."""
     model = epf.models.ar1()
@@ -132,6 +134,7 @@ def test_nodes_that_are_not_equally_spaced_are_refused():
         exact.quadrature(model, jnp.zeros(3), {"phi": jnp.linspace(0.0, 1.0, 5)}, jnp.sinh(jnp.linspace(-2.0, 2.0, 9)))
 
 
+@pytest.mark.slow
 def test_tables_and_whole_numbers_are_data_and_moments_too():
     pandas = pytest.importorskip("pandas")
     model = epf.StateSpaceModel(
@@ -254,6 +257,7 @@ def test_quadrature_refuses_nodes_that_do_not_hold_the_initial_state():
     exact.quadrature(model, y, axes, exact.nodes_around(y, 4.0, 25, initial=(13.0, 27.0)))
 
 
+@pytest.mark.slow
 def test_quadrature_refuses_nodes_that_are_too_far_apart():
     model = epf.StateSpaceModel(
         prior={"s": dist.LogNormal(-1.0, 1.0)},
@@ -269,6 +273,7 @@ def test_quadrature_refuses_nodes_that_are_too_far_apart():
     assert abs(found.log_evidence[-1] - exact.kalman(model, y, axes).log_evidence[-1]) < 0.02  # told of above that
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:axes:RuntimeWarning")  # an outlier asks for a q beyond them, too
 def test_quadrature_refuses_nodes_that_the_state_leaves():
     model = epf.StateSpaceModel(

@@ -23,6 +23,9 @@ def draws():
     return epf.run(jax.random.key(1), epf.bootstrap_filter(MODEL, 64), Y).final
 
 
+# Steps and levels are few, because each pair of them is a program.
+
+
 @pytest.fixture
 def given(draws, monkeypatch):
     """What `learn` was given last."""
@@ -62,20 +65,21 @@ def test_pandas_goes_in_and_comes_back_with_the_index_that_follows(given):
     interval = fitted.predict_interval(coverage=[0.5, 0.9])
     assert interval.columns.tolist() == [("sales", c, end) for c in (0.5, 0.9) for end in ("lower", "upper")]
     assert (interval["sales", 0.9, "lower"] < interval["sales", 0.5, "lower"]).all()
-    periods = epf.Forecaster(MODEL).fit(pd.Series(Y, MONTHS.to_period("M")), fh=2).predict()
-    assert [str(period) for period in periods.index] == ["2025-02"]
-    assert epf.Forecaster(MODEL).fit(pd.Series(Y), fh=2).predict().index.tolist() == [13]
+    periods = epf.Forecaster(MODEL).fit(pd.Series(Y, MONTHS.to_period("M")), fh=3).predict()
+    assert [str(period) for period in periods.index] == ["2025-03"]
+    assert epf.Forecaster(MODEL).fit(pd.Series(Y), fh=3).predict().index.tolist() == [14]
 
 
 def test_polars_goes_in_and_comes_back(given):
-    fitted = epf.Forecaster(MODEL).fit(pl.Series("sales", Y), fh=[1, 2])
+    fitted = epf.Forecaster(MODEL).fit(pl.Series("sales", Y), fh=[1, 3])
     assert fitted.predict().name == "sales"
-    assert fitted.predict_quantiles(alpha=[0.1, 0.9]).columns == ["sales_0.1", "sales_0.9"]
+    found = fitted.predict_quantiles(alpha=[0.5, 0.05, 0.95])
+    assert found.columns == ["sales_0.5", "sales_0.05", "sales_0.95"]
 
 
 def test_an_update_goes_on_after_the_series_that_was_seen(given):
     y = pd.Series(Y, MONTHS)
-    fitted = epf.Forecaster(MODEL).fit(y[:8], fh=1).update(y[8:], X=np.ones(4))
+    fitted = epf.Forecaster(MODEL).fit(y[:8], fh=[1, 3]).update(y[8:], X=np.ones(4))
     np.testing.assert_array_equal(given["y"], Y[8:])
     np.testing.assert_array_equal(given["inputs"], np.ones(4))
     assert fitted.predict().index[0] == pd.Timestamp("2025-01-01")

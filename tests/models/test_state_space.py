@@ -412,8 +412,11 @@ def test_a_family_that_flattens_itself_in_its_own_way_is_drawn_from():
     "distribution",
     [
         lambda m: dist.Normal(m, 2.0),
-        lambda m: dist.Normal(m * jnp.ones(3), jnp.arange(1.0, 4.0)).to_event(1),
-        lambda m: dist.MultivariateNormal(m * jnp.ones(2), jnp.array([[2.0, 0.5], [0.5, 1.0]])),
+        pytest.param(lambda m: dist.Normal(m * jnp.ones(3), jnp.arange(1.0, 4.0)).to_event(1), marks=pytest.mark.slow),
+        pytest.param(
+            lambda m: dist.MultivariateNormal(m * jnp.ones(2), jnp.array([[2.0, 0.5], [0.5, 1.0]])),
+            marks=pytest.mark.slow,
+        ),
         lambda m: dist.MultivariateNormal(jnp.zeros(2), scale_tril=(1.0 + m**2) * jnp.array([[1.0, 0.0], [0.5, 1.0]])),
     ],
     ids=["normal", "independent", "covariance", "scale_tril"],

@@ -203,6 +203,7 @@ def test_what_cannot_be_exported_is_refused_by_name(one, monkeypatch):
             call()
 
 
+@pytest.mark.slow
 def test_with_nothing_to_learn_the_table_is_empty_and_the_states_are_there():
     known = epf.StateSpaceModel(
         {}, lambda t: dist.Normal(0.0, 1.0), lambda t, x, u: dist.Normal(x, 1.0), lambda t, x, u: dist.Normal(x, 1.0)

@@ -130,6 +130,7 @@ def test_what_cannot_be_forecast_is_refused_by_name(state, message, error, call)
         call(state)
 
 
+@pytest.mark.slow
 def test_quantiles_of_counts_are_whole():
     model = dataclasses.replace(MODEL, observation=lambda theta, x, u: dist.Poisson(5.0 * jnp.exp(theta["phi"] + x)))
     found = epf.forecast(KEY, model, epf.bootstrap_filter(model, 200).init(KEY), 3).y

@@ -521,6 +521,7 @@ def test_a_window_of_time_in_which_the_form_is_another_is_found():
         epf.conjugate_blocks(rarely_noisier(lambda x, u: (u >= 60) & (u < 85)))
 
 
+@pytest.mark.slow
 def test_a_state_at_which_the_form_is_another_is_told_of():
     filter_ = epf.storvik_filter(rarely_noisier(lambda x, u: x > 4.0), 20)  # which six simulated steps never come to
     y = jnp.ones(25)
