@@ -573,8 +573,8 @@ MUTANTS = [
         "statistics/taylor.py",
         "for s, p in zip((*started, *sums), (*initial, *steps), strict=True):\n                total",
         "for s, p in zip(sums, steps, strict=True):\n                total",
-        STATISTICS,
-        "taylor",
+        "tests/statistics/test_statistics.py",
+        "initial_state",
     ),
     Mutant(
         "nodes forget a step",
