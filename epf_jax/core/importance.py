@@ -47,7 +47,10 @@ def size_of(weights: np.ndarray) -> float:
 
 
 def moments(values: np.ndarray, weights: np.ndarray) -> Moments:
-    """Those of every column of `values`, which may be anything where nothing weighs."""
+    """Those of every column of `values`, which may be anything where nothing weighs.
+
+    No error is below that of as many independent draws as the weights are worth: of one draw, the spread is zero.
+    """
     values, weights = values[weights > 0], weights[weights > 0]
     mean = weights @ values
     apart = values - mean
@@ -55,9 +58,10 @@ def moments(values: np.ndarray, weights: np.ndarray) -> Moments:
     sd = np.sqrt(variance)
     scale = np.where(sd > 0, sd, 1.0)
     white = apart / scale
-    error = np.sqrt(weights**2 @ white**2)
-    sd_error = 0.5 * np.sqrt(weights**2 @ (white**2 - 1.0) ** 2)
-    return Moments(mean, sd, np.where(sd > 0, error, 0.0), np.where(sd > 0, sd_error, 0.0))
+    least = 1.0 / np.sqrt(size_of(weights))
+    error = np.maximum(np.sqrt(weights**2 @ white**2), least)
+    sd_error = np.maximum(0.5 * np.sqrt(weights**2 @ (white**2 - 1.0) ** 2), np.sqrt(0.5) * least)
+    return Moments(mean, sd, error, sd_error)
 
 
 def log_mean(log_weights: np.ndarray) -> tuple[float, float]:

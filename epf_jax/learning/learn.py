@@ -11,6 +11,7 @@ A stream (`streaming=True`) is filtered by a method of constant cost, whose answ
 
 import math
 import numbers
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,13 +29,11 @@ from epf_jax.models.observed import Observed, observed_series
 from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen, warn_of_slips
 from epf_jax.running.certificate import certify
 from epf_jax.running.clock import Clock
-from epf_jax.running.exploration import MOST_NOISE, Explored, explore
-from epf_jax.running.likelihoods import Likelihoods, likelihoods
+from epf_jax.running.exploration import MOST_NOISE, MOST_PARTICLES, Explored, explore, explore_with_enough
+from epf_jax.running.likelihoods import Likelihoods
 from epf_jax.running.run import run
 
 _NUM_STARTS = 2
-_WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
-_MOST_PARTICLES = 8192
 _MANY_PARTICLES = 1024  # above which another route is taken where there is one
 
 
@@ -130,15 +129,17 @@ def _learn(
     tries = [Try(route, _first_num_particles(series, route), begin) for route in routes_of(model)]
     while tries and not clock.stopped:
         tried, *tries = tries
-        explored, likelihood, problem = _explore(rng, model, tried, series, clock, bool(tries))
-        if problem:
-            attempts.append(Attempt(tried.route.method, problem, False))
-            continue
-        if clock.stopped:
-            break
         try:
+            explored, likelihood, problem = _explore(rng, model, tried, series, clock, bool(tries))
+            if problem:
+                attempts.append(Attempt(tried.route.method, problem, False))
+                continue
+            if clock.stopped:
+                break
             found = certify(rng, likelihood, _both(explored), len(series.values), clock)
         except KeyboardInterrupt:
+            if not explored:
+                raise
             clock.stopped = True
             break
         attempts.append(Attempt.of(tried.route.method, likelihood, found))
@@ -146,7 +147,7 @@ def _learn(
             best = Best(found, tried.route, likelihood)
         if (found.holds and found.error <= MOST_ERROR) or clock.is_up():
             break
-        if 0 < likelihood.num_particles < _MOST_PARTICLES:
+        if 0 < likelihood.num_particles < MOST_PARTICLES:
             tries.append(Try(tried.route, 4 * likelihood.num_particles, _furthest(explored)[0]))
     return learned_from(model, series, best, explored, attempts, clock, int(rng.integers(2**31)), update)
 
@@ -163,22 +164,23 @@ def _explore(
     rng: np.random.Generator, model: StateSpaceModel, tried: Try, series: Observed, clock: Clock, has_other: bool
 ) -> tuple[list[Explored], Likelihoods, str]:
     """Independent fits, likelihoods with little enough noise, and why another route is better, if it is."""
-    length = len(series.values)
-    route, num_particles, found = tried
-    while True:
-        likelihood = likelihoods(inner_of(model, route, num_particles), num_particles, series.values, series.inputs)
-        found = explore(rng, model, likelihood, length, clock, found)
-        if found.noise <= MOST_NOISE or clock.is_up() or num_particles >= _MOST_PARTICLES:
-            break
-        times = 2 ** math.ceil(math.log2(min(max(found.noise / _WANTED_NOISE, 2.0), 16.0)))
-        if num_particles * times > _MANY_PARTICLES and has_other:
-            problem = f"{num_particles} particles a theta leave a variance of {found.noise:.1f} in log-likelihoods"
-            return [found], likelihood, problem
-        num_particles = min(num_particles * times, _MOST_PARTICLES)
+    route, num_particles, begin = tried
+    limit = _MANY_PARTICLES if has_other else math.inf
+    found, likelihood = explore_with_enough(
+        rng, model, partial(inner_of, model, route), num_particles, series, clock, begin, limit=limit
+    )
+    if has_other and found.noise > MOST_NOISE and not clock.is_up():
+        size, variance = likelihood.num_particles, found.noise
+        problem = f"{size} particles a theta leave a variance of {variance:.1f} in log-likelihoods"
+        return [found], likelihood, problem
     explored = [found]
     for _ in range(_NUM_STARTS - 1):
-        if not clock.is_up():
-            explored.append(explore(rng, model, likelihood, length, clock))
+        if clock.is_up():
+            break
+        try:
+            explored.append(explore(rng, model, likelihood, len(series.values), clock))
+        except KeyboardInterrupt:
+            clock.stopped = True
     return explored, likelihood, ""
 
 

@@ -34,8 +34,13 @@ def table_of(learned: Any) -> list[str]:
 def sentence_of(learned: Any) -> str:
     """Whether to trust it all."""
     worst = max([float(error) for error in scalars(learned.error).values()], default=0.0)
-    word = "Trusted" if learned.trusted else "NOT trusted"
-    return f"{word}: the means are within about {worst:.2g} posterior sds (column `error`)."
+    if learned.trusted:
+        return f"Trusted: the means are within about {worst:.2g} posterior sds (column `error`)."
+    sds = max([float(error) for error in scalars(learned.sd_error).values()], default=0.0)
+    return (
+        f"NOT trusted: the means may be off by {worst:.2g} posterior sds or more (column `error`), and the sds by "
+        f"{sds:.0%}."
+    )
 
 
 def verdict_of(learned: Any) -> list[str]:

@@ -9,6 +9,8 @@ It is population Monte Carlo (Cappé et al. 2004) on the path of Chopin's (2002)
 that is far from the posterior, costs steps and not the answer. What comes out is no answer but a place to draw from.
 """
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,14 +20,21 @@ import numpy as np
 from epf_jax.core import student_mixtures
 from epf_jax.core.importance import size_of, temperature
 from epf_jax.core.student_mixtures import Mixture
+from epf_jax.filters.known_theta import KnownTheta
+from epf_jax.models.observed import Observed
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.running.clock import Clock
-from epf_jax.running.likelihoods import Evaluated, Likelihoods, noise
+from epf_jax.running.likelihoods import Evaluated, Likelihoods, likelihoods, noise
 
 _SHORTEST = 8  # observations that are looked at first, and two for each parameter
 _WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target may be wider
+MOST_PARTICLES = 8192  # of each theta's filter
 MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
 _MOST_STEPS = 80
+_WHOLE_LOOKS = (
+    8  # at the whole series are what `learn` comes to, those at its beginnings and the certificate's included
+)
+_WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
 _PATIENCE = 4  # looks that came no further, after which estimates may be too noisy to come further at all
 
 
@@ -47,6 +56,41 @@ class Explored(NamedTuple):
     num_steps: int
     power: float
     noise: float
+
+
+def explore_with_enough(
+    rng: np.random.Generator,
+    model: StateSpaceModel,
+    inner_of: Callable[[int], KnownTheta],
+    num_particles: int,
+    series: Observed,
+    clock: Clock,
+    begin: Explored | None = None,
+    *,
+    limit: float = math.inf,
+) -> tuple[Explored, Likelihoods]:
+    """A fit by likelihoods with little enough noise, and these: particles become more where there is too much.
+
+    Args:
+        rng: where random numbers come from.
+        model: the model.
+        inner_of: `inner_of(num_particles)`, the filter of the state for one theta.
+        num_particles: how many to begin with; 0 where likelihoods are exact.
+        series: the whole series.
+        clock: asked before each look.
+        begin: an earlier exploration to go on from.
+        limit: where more particles than these are asked for, it is left at that.
+    """
+    found = begin
+    while True:
+        likelihood = likelihoods(inner_of(num_particles), num_particles, series.values, series.inputs)
+        found = explore(rng, model, likelihood, len(series.values), clock, found)
+        if found.noise <= MOST_NOISE or clock.is_up() or num_particles >= MOST_PARTICLES:
+            return found, likelihood
+        times = 2 ** math.ceil(math.log2(min(max(found.noise / _WANTED_NOISE, 2.0), 16.0)))
+        if num_particles * times > limit:
+            return found, likelihood
+        num_particles = min(num_particles * times, MOST_PARTICLES)
 
 
 def explore(
@@ -74,7 +118,8 @@ def explore(
     num_steps = min(length, _SHORTEST + 2 * dim) if begin is None else begin.num_steps
     found = begin
     reached, stuck = 0.0, 0
-    for _ in range(_MOST_STEPS):
+    for looks in range(_MOST_STEPS):
+        begun = clock.spent()
         try:
             found = _look(rng, model, likelihood, found, num, num_steps, least)
         except KeyboardInterrupt:
@@ -82,6 +127,8 @@ def explore(
                 raise
             clock.stopped = True
             return found
+        if looks > 0:  # the first may have compiled
+            clock.expect((clock.spent() - begun) * length / num_steps * _WHOLE_LOOKS)
         clock.tell(f"exploring, {num_steps} of {length} observations", num_steps / length * found.power)
         stuck = stuck + 1 if found.power < 1.5 * reached else 0
         reached = max(reached, found.power)

@@ -4,7 +4,7 @@ The reference is found from the prior on, by importance sampling with fresh like
 `certificate`): exact ones where Kalman's filter gives them, unbiased estimates otherwise. It knows nothing of the run.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -18,10 +18,9 @@ from epf_jax.particles.proposals import why_not_kalman
 from epf_jax.particles.resampling import systematic
 from epf_jax.running.certificate import Certificate, certify
 from epf_jax.running.clock import Clock
-from epf_jax.running.exploration import MOST_NOISE, explore
-from epf_jax.running.likelihoods import likelihoods
+from epf_jax.running.exploration import explore_with_enough
 
-_NUM_PARTICLES = (128, 512, 2048, 8192)  # of each likelihood's filter: the first that leaves little enough noise
+_NUM_PARTICLES = 128  # of each likelihood's filter, to begin with
 
 
 @jax.tree_util.register_pytree_node_class
@@ -63,19 +62,10 @@ class Origin:
 
 def reference(model: StateSpaceModel, series: Observed, seconds: float) -> Certificate:
     """The posterior of theta given the series, in at most about so many seconds."""
-    model, length, rng, clock = seen(model, series.inputs), len(series.values), _rng(), Clock(seconds)
-    found = None
-    for num_particles in (0,) if not why_not_kalman(model) else _NUM_PARTICLES:
-        likelihood = likelihoods(_inner(model, num_particles), num_particles, series.values, series.inputs)
-        found = explore(rng, model, likelihood, length, clock, found)
-        if found.noise <= MOST_NOISE or clock.is_up():
-            break
-    assert found is not None
-    return certify(rng, likelihood, found.mixture, length, clock)
-
-
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+    model, rng, clock = seen(model, series.inputs), np.random.default_rng(0), Clock(seconds)
+    num_particles = _NUM_PARTICLES if why_not_kalman(model) else 0
+    found, likelihood = explore_with_enough(rng, model, partial(_inner, model), num_particles, series, clock)
+    return certify(rng, likelihood, found.mixture, len(series.values), clock)
 
 
 @lru_cache(maxsize=64)

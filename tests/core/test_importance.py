@@ -81,3 +81,9 @@ def test_a_collapsed_fit_is_not_covered():
     flat = importance.normalised(0.5 * np.sum(z**2, axis=1) * 0.3)  # a target far wider than the draws
     assert _is_covered(z, posterior)
     assert not _is_covered(z, flat)
+
+
+def test_one_draw_that_weighs_all_is_known_to_a_whole_sd():
+    found = importance.moments(RNG.standard_normal((50, 1)), importance.normalised(np.arange(50) * -100.0))
+    np.testing.assert_allclose(found.error, 1.0)
+    np.testing.assert_allclose(found.sd_error, np.sqrt(0.5))

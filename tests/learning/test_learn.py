@@ -125,6 +125,27 @@ def test_a_series_without_a_value_leaves_the_prior():
     assert abs(np.log(median)) < 0.2  # of LogNormal(0, 1): about four standard errors at 800 draws
 
 
+def test_what_is_not_identified_keeps_its_prior():
+    prior = {"a": Normal(0.0, 1.0), "b": Normal(0.0, 1.0)}
+    model = walk_seen(prior, lambda theta, x, u: Normal(x + theta["a"] + theta["b"], 1.0))
+    learned = epf.learn(KEY, model, Y)
+    weights = np.exp(learned.draws.log_weights)
+    apart = np.asarray(learned.draws.theta["a"] - learned.draws.theta["b"])
+    assert learned.trusted
+    assert abs(weights @ apart) < 4 * 0.06 * np.sqrt(2.0)  # four of the errors that are good enough
+    assert abs(weights @ apart**2 / 2.0 - 1.0) < 4 * 2 * 0.06
+
+
+def test_fewer_observations_than_parameters_are_enough():
+    learned = epf.learn(KEY, LEVEL, Y[:1])
+    axes = {name: np.exp(np.linspace(-4.5, 4.5, 90)) for name in SCALES}
+    exact = epf.exact.kalman(LEVEL, Y[:1], axes)
+    assert learned.trusted
+    for name in SCALES:
+        z = abs(float(learned.theta.mean[name]) - float(exact.mean[name][-1])) / float(exact.sd[name][-1])
+        assert z < 4 * float(learned.error[name])
+
+
 def test_a_constant_series_does_not_collapse_the_fit():
     learned = epf.learn(KEY, LEVEL, np.ones(20))
     # Both scales go to zero as far as the prior lets them: log q is near -n/2, n the 19 steps that say so.
@@ -162,14 +183,15 @@ def test_inputs_come_with_the_series_and_need_no_example():
     assert learned.forecast(KEY, 2, inputs={"z": np.zeros(2)}).y.mean.shape == (2,)
 
 
-def test_ctrl_c_returns_how_far_it_came(monkeypatch):
-    looks, look = [], exploration._look
+@pytest.mark.parametrize("is_when", [lambda looks: len(looks) > 1, lambda looks: looks.count(True) > 1])
+def test_ctrl_c_returns_how_far_it_came(monkeypatch, is_when):
+    looks, look = [], exploration._look  # of each, whether it was the first of a start
 
-    def interrupted(*given):
-        looks.append(1)
-        if len(looks) > 1:
+    def interrupted(rng, model, likelihood, before, *given):
+        looks.append(before is None)
+        if is_when(looks):
             raise KeyboardInterrupt
-        return look(*given)
+        return look(rng, model, likelihood, before, *given)
 
     monkeypatch.setattr(exploration, "_look", interrupted)
     learned = epf.learn(KEY, LEVEL, Y)
