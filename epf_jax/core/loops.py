@@ -65,10 +65,20 @@ def jvp_of_what_varies(function: Callable, primals: Any, tangents: Any) -> tuple
     def given(moving):
         moving = iter(moving)
         full = [next(moving) if v else leaf for v, leaf in zip(varies, leaves, strict=True)]
-        return function(*treedef.unflatten(full))
+        state, out = function(*treedef.unflatten(full))
+        return state, _batched_first(out)
 
     moving = [leaf for v, leaf in zip(varies, leaves, strict=True) if v]
     return jax.jvp(given, (moving,), ([slope for v, slope in zip(varies, slopes, strict=True) if v],))
+
+
+def _batched_first(out: Any) -> Any:
+    """The rows of a scan, of which `vmap` makes batches along the first axis, as of those of any other loop.
+
+    A scan's batches are along the second axis. JAX takes a jitted function's results to be batched like those of its
+    custom derivative, and does not look: with as many runs as rows, the wrong numbers have the right shape.
+    """
+    return jax.lax.cond(True, lambda rows: rows, partial(jax.tree.map, jnp.zeros_like), out)
 
 
 def step_on_device(step: Callable, num_particles: int, by_particle: Any, state: Any, row: Any) -> tuple[Any, Any]:
