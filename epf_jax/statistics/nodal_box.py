@@ -16,6 +16,7 @@ from epf_jax.core.interpolation import compress, expand, lagrange, points
 _COARSE = 16.0  # a flattening from which on what is read between nodes may be far off
 _LEAST_SHARE = 0.25  # a new box is made narrower than a flattened density by as much at most
 _ALIKE = 1.2  # how much wider than one flattened density all of them together may be, and say the same
+_LOOKS = {1: 4, 2: 1, 3: 1}  # cuts at an observation while paths are remembered: few, if theta is one number
 _DUE = np.unique(np.ceil(10.0 ** (np.arange(1, 93) / 10) - 1e-6)).astype(np.int32) - 1  # steps, ten of a decade
 
 
@@ -97,7 +98,7 @@ def following(
         may_remember = S.opening is not None and t <= remembered_steps
         remembers = S.opening is not None and S.opening.num_steps[0] <= remembered_steps
 
-        def cut():
+        def cut(S):
             middle, half = S.middle, S.half
             log_p = S.values.reshape(-1, len(at)) + jax.vmap(log_prior)(middle + half * at)
             ends = (where(remembers, (end - middle) / half, s) for end, s in zip(widest, (-1, 1), strict=True))
@@ -114,7 +115,14 @@ def following(
             flattening = jnp.maximum(placed.flattening * jnp.max(placed.half) ** 2, 1.0)
             return type(S)(values, *box, flattening, S.num_misread + misread, S.opening)
 
-        return jax.lax.cond(is_due(t), cut, lambda: S)
+        def cut_while_remembered(S, k):
+            return jax.lax.cond((k == 0) | may_remember, cut, lambda S: S, S), None
+
+        def look():
+            looks = 1 if S.opening is None else _LOOKS[len(counts)]
+            return cut(S) if looks == 1 else jax.lax.scan(cut_while_remembered, S, np.arange(looks))[0]
+
+        return jax.lax.cond(is_due(t), look, lambda: S)
 
     return follow
 
