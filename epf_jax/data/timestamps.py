@@ -14,6 +14,7 @@ MONTHS = {"months": 1, "quarters": 3, "years": 12}  # of the calendar, whose day
 _NANOSECONDS = 10**9  # of a second
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 RowName = Callable[[int], str]
+_MONTH = np.timedelta64(1, "M")
 
 
 class EarlyError(ValueError):
@@ -75,7 +76,7 @@ def _in_months(stamps: list[Any]) -> np.ndarray:
     if np.all((dates == days) & ((days + day).astype("datetime64[M]") == days + day)):
         dates = dates + day
     months = dates.astype("datetime64[M]")
-    begin, end = (month.astype("datetime64[ns]") for month in (months, months + 1))
+    begin, end = (month.astype("datetime64[ns]") for month in (months, months + _MONTH))
     since = dates - begin
     return months.astype(int) + (np.zeros(len(dates)) if np.all(since == since[0]) else since / (end - begin))
 
@@ -90,9 +91,9 @@ def months_ahead(stamps: Any, num_steps: int) -> np.ndarray | None:
     if not (apart[0] == round(apart[0]) and np.all(apart == apart[0])):
         return None
     last = dates[-1].astype("datetime64[M]")
-    later = last + round(apart[0]) * np.arange(1, num_steps + 1)
+    later = last + round(apart[0]) * np.arange(1, num_steps + 1) * _MONTH
     if months[-1] == last.astype(int) + 1:  # the last of a month
-        return (later + 1).astype("datetime64[ns]") - np.timedelta64(1, "D")
+        return (later + _MONTH).astype("datetime64[ns]") - np.timedelta64(1, "D")
     return later.astype("datetime64[ns]") + (dates[-1] - last.astype("datetime64[ns]"))
 
 

@@ -33,9 +33,9 @@ def trimmed(results: Results, num_steps: int) -> Results:
     if diagnostics is not None:
         diagnostics, lineage = diagnostics._replace(lineage=none), diagnostics.lineage
     over_time = results._replace(levels=none, final=none, diagnostics=diagnostics)
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(over_time)):
-        over_time = jax.tree.map(np.asarray, over_time)
-    found = jax.device_put(jax.tree.map(lambda leaf: leaf[:num_steps], over_time))
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(over_time))
+    found = jax.tree.map(lambda leaf: (leaf if traced else np.asarray(leaf))[:num_steps], over_time)
+    found = found if traced else jax.device_put(found)
     if diagnostics is not None:
         found = found._replace(diagnostics=found.diagnostics._replace(lineage=lineage))
     return found._replace(levels=results.levels, final=results.final)

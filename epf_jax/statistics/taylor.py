@@ -298,7 +298,7 @@ def _scaled_residuals(gaussian: GaussianTerm, c, order, example) -> _Piece:
     """
     x_prev, x, _, u = example
     residuals, p, d = _residuals(gaussian, c, order, example), c.shape[0], gaussian.dim
-    rows, columns = (jnp.arange(d), jnp.arange(d)) if gaussian.diagonal else jnp.tril_indices(d)
+    rows, columns = (np.arange(d), np.arange(d)) if gaussian.diagonal else np.tril_indices(d)
 
     def phi(x_prev, x, y, u):
         r, _ = residuals(x_prev, x, y, u)
