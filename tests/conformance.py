@@ -96,7 +96,6 @@ NOISE_TOO = (  # parts that a noise scale with a log-normal prior is for
         "linear_means",
         "decomposed",
         "taylor",
-        "taylor_log_density",
         "chebyshev",
         "assumed_density",
         "assumed_density_mixture",

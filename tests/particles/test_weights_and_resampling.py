@@ -303,7 +303,7 @@ def test_selection_resets_weights_only_where_it_resampled():
     np.testing.assert_allclose(done.ess, 1 / np.sum(W**2), rtol=1e-5)
     for kept in (
         select(key, epf.when_ess_below(0.1), weighing, particles),
-        select(key, epf.systematic, weighing._replace(collapsed=True), particles),
+        select(key, epf.systematic, weighing._replace(collapsed=jnp.array(True)), particles),
     ):
         assert not kept.resampled
         np.testing.assert_array_equal(kept.particles["x"], np.arange(8.0))

@@ -294,7 +294,7 @@ def test_a_mean_linear_at_one_time_step_only_is_not_taken_for_linear():
         transition=lambda theta, x, u: dist.Normal(theta["phi"] ** u * x, jnp.sqrt(theta["v"])),
         row=1.0,
     )
-    with pytest.raises(ValueError, match="not linear in theta's 'phi'"):
+    with pytest.raises(ValueError, match="does not seem to be linear in theta's 'phi'"):
         epf.conjugate_blocks(model)
 
 
@@ -347,11 +347,11 @@ def refused(transition=None, observation=None, **prior):
     [
         ("prior of 'v' is a LogNormal.*InverseGamma", lambda: refused(v=dist.LogNormal(0.0, 1.0))),
         (
-            "mean of the transition is not linear in theta's 'phi'",
+            "mean of the transition does not seem to be linear in theta's 'phi'",
             lambda: refused(lambda theta, x, u: dist.Normal(jnp.sin(theta["phi"] * x), jnp.sqrt(theta["v"]))),
         ),
         (
-            "standard deviation: dist.Normal takes its square root",
+            "one variance of theta for each component. dist.Normal takes the square root",
             lambda: refused(lambda theta, x, u: dist.Normal(theta["phi"] * x, theta["v"])),
         ),
         (
