@@ -161,4 +161,4 @@ def _store(block: Block, ref: Any, cells: Cells, aval: Any, lead: tuple = ()) ->
         if cells.axis == 0:
             plgpu.store(ref.at[(*lead, block.lane, *place)], spread(block, value), mask=block.inside)
         else:
-            ref[(*lead, *place) or (0,)] = value
+            plgpu.store(ref.at[(*lead, *place) or (0,)], value)  # ref[...] = value: jax 0.12 makes a constant an int
