@@ -48,7 +48,10 @@ def test_theta_goes_to_z_and_back(name, x64):
     np.testing.assert_allclose(z_back, z, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", PRIORS)
+QUICK = ("scalar_unit_interval", "dict")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRIORS])
 def test_the_log_prior_of_z_is_the_density_of_theta_times_the_jacobian(name, x64):
     # d theta / d z by forward mode on the flattened leaves, a square matrix for all these supports.
     prior = PRIORS[name]()
@@ -81,6 +84,7 @@ def test_log_priors_of_z_have_their_closed_forms(x64):
     np.testing.assert_allclose(found, -z - 2 * np.log1p(np.exp(-z)), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PRIORS if name.startswith("scalar")])
 def test_the_density_of_z_integrates_to_one(name, x64):
     coordinates = parameters(PRIORS[name]())
@@ -120,14 +124,19 @@ def test_prior_draws_have_the_priors_distribution_and_structure():
 @pytest.mark.parametrize(
     ("prior", "exact"),
     [
-        (dist.Normal(1.0, 2.0), stats.norm(1.0, 2.0)),
-        (dist.LogNormal(0.3, 0.5), stats.lognorm(0.5, scale=np.exp(0.3))),
-        (dist.Uniform(-1.0, 1.0), stats.uniform(-1.0, 2.0)),
-        (dist.HalfNormal(1.0), stats.halfnorm()),
         (dist.TruncatedNormal(0.0, 1.0, high=1.0), stats.truncnorm(-np.inf, 1.0)),
         (dist.Beta(50.0, 1.0), stats.beta(50.0, 1.0)),
-        (dist.Gamma(0.5, 1.0), stats.gamma(0.5)),
-        (dist.HalfCauchy(1.0), stats.halfcauchy()),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (
+                (dist.Normal(1.0, 2.0), stats.norm(1.0, 2.0)),
+                (dist.LogNormal(0.3, 0.5), stats.lognorm(0.5, scale=np.exp(0.3))),
+                (dist.Uniform(-1.0, 1.0), stats.uniform(-1.0, 2.0)),
+                (dist.HalfNormal(1.0), stats.halfnorm()),
+                (dist.Gamma(0.5, 1.0), stats.gamma(0.5)),
+                (dist.HalfCauchy(1.0), stats.halfcauchy()),
+            )
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -79,6 +79,7 @@ def test_both_oracles_are_the_algebra_of_the_joint_gaussian():
         np.testing.assert_allclose(found[1], np.sqrt(np.diag(covariance)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_kalmans_smoother_takes_copies_and_inputs():
     inputs = np.linspace(-1.0, 1.0, T)
     mean, covariance = joint_law(LAGGED, {"a": 1.1}, inputs, Y)

@@ -129,7 +129,8 @@ def test_states_with_a_regime_have_a_score_gradient_too():
 MESH = jax.make_mesh((1,), ("particles",))
 
 
-@pytest.mark.parametrize("memory", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [1.0, 0.5])
 def test_a_memory_fades_in_what_all_particles_share_too(memory):
     filter_ = epf.extended_parameter_filter(
         epf.models.sinusoid(), 8, resample=epf.stop_gradient_resampling(memory=memory)
@@ -220,7 +221,7 @@ def test_a_gradient_through_smc2_is_refused_at_once():
         jax.grad(evidence)(0.5)
 
 
-@pytest.mark.parametrize(("name", "model_name"), one_model_each(WITH_GRADIENT, quick_names=["sir"]))
+@pytest.mark.parametrize(("name", "model_name"), one_model_each(WITH_GRADIENT, quick_names=["bootstrap_known_theta"]))
 def test_no_gradient_of_any_result_is_nan_with_missing_data(name, model_name):
     _, y = epf.simulate(jax.random.key(0), MODELS[model_name](), TRUTHS[model_name], 6)
     y = y.at[1].set(jnp.nan)
@@ -268,7 +269,7 @@ def test_quantiles_move_with_the_location_and_the_scale_of_the_particles():
 def test_quantiles_move_with_the_weights_of_the_particles():
     # Weights tilted by exp(a v) turn N(0, 1) into N(a, 1): every quantile moves by one.
     normal = jnp.asarray(np.random.default_rng(0).normal(size=40_000))
-    tilted = jax.jacfwd(lambda a: quantiles(normal, a * normal, jnp.array([0.1, 0.5, 0.9])))(0.0)
+    tilted = jax.jit(jax.jacfwd(lambda a: quantiles(normal, a * normal, jnp.array([0.1, 0.5, 0.9]))))(0.0)
     # At the 10% quantile cov(1[v < q], v) / density = .175 / .175; the covariance's standard error is .53 / 200 = .0027,
     # so the quotient's .015; four of them.
     np.testing.assert_allclose(tilted, 1.0, atol=0.06)
@@ -298,7 +299,8 @@ def test_a_gradient_through_ten_thousand_steps_fits_two_gibibytes():
 
 
 def test_soft_resampling_weighs_what_it_draws_so_that_means_stay():
-    drawn = jax.vmap(lambda key: select(key, epf.soft_resampling(0.5), WEIGHING, X))(jax.random.split(KEY, 4000))
+    draw = jax.jit(jax.vmap(lambda key: select(key, epf.soft_resampling(0.5), WEIGHING, X)))
+    drawn = draw(jax.random.split(KEY, 4000))
     means = jnp.sum(jnp.exp(drawn.log_weights + drawn.log_increment[:, None]) * drawn.particles, axis=1)
     wanted = float(jnp.sum(jnp.exp(WEIGHING.log_weights) * X))
     assert abs(float(means.mean()) - wanted) < 4 * float(means.std()) / np.sqrt(4000)
