@@ -49,7 +49,7 @@ def size_of(weights: np.ndarray) -> float:
 def moments(values: np.ndarray, weights: np.ndarray) -> Moments:
     """Those of every column of `values`, which may be anything where nothing weighs.
 
-    No error is below that of as many independent draws as the weights are worth: of one draw, the spread is zero.
+    Where the weights are worth n draws, no error is below 1 / n: one draw has no spread to tell an error by.
     """
     values, weights = values[weights > 0], weights[weights > 0]
     mean = weights @ values
@@ -58,9 +58,9 @@ def moments(values: np.ndarray, weights: np.ndarray) -> Moments:
     sd = np.sqrt(variance)
     scale = np.where(sd > 0, sd, 1.0)
     white = apart / scale
-    least = 1.0 / np.sqrt(size_of(weights))
+    least = 1.0 / size_of(weights)
     error = np.maximum(np.sqrt(weights**2 @ white**2), least)
-    sd_error = np.maximum(0.5 * np.sqrt(weights**2 @ (white**2 - 1.0) ** 2), np.sqrt(0.5) * least)
+    sd_error = np.maximum(0.5 * np.sqrt(weights**2 @ (white**2 - 1.0) ** 2), least)
     return Moments(mean, sd, error, sd_error)
 
 
