@@ -12,7 +12,7 @@ with likelihoods by quadrature over the state. A row is a series with a key of i
 import argparse
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ class Stream(NamedTuple):
     gold: Callable
     times: tuple[int, ...] = TIMES
     outlier: float = 0.0
-    num_series: int = 4
+    num_series: int = 3
 
 
 def on_a_grid(linear: Callable) -> Callable:
@@ -154,40 +154,40 @@ SCALES = {"level_noise": 0.5, "observation_noise": 1.0}
 of_level = on_a_grid(lambda theta: (1.0, theta["level_noise"], theta["observation_noise"]))
 STREAMS = {
     "ar1": Stream(models.ar1, {"phi": 0.7}, on_a_grid(lambda theta: (theta["phi"], 1.0, 0.5))),
-    "level": Stream(models.local_level, SCALES, of_level, num_series=5),
+    "level": Stream(models.local_level, SCALES, of_level, num_series=4),
     "outliers": Stream(models.local_level, SCALES, of_level, outlier=20.0),
     "volatility": Stream(
         lambda: models.stochastic_volatility(prior=VOLATILITY_PRIOR),
         {"level": 0.0, "persistence": 0.95, "variance": 0.05},
         by_importance,
         times=(1_000, 10_000),
-        num_series=3,
     ),
 }
 
 
-def measured(task: tuple[str, int, int]) -> list[dict]:
-    """Rows of one stream's series, no longer than that, at each time."""
-    name, series, longest = task
-    stream = STREAMS[name]
+class Task(NamedTuple):
+    """A piece of work for one core: filter a stream's series, no longer than that, or find its gold."""
+
+    stream: str
+    series: int
+    longest: int
+    is_gold: bool
+
+
+def solved(task: Task) -> tuple[Task, list[Any]]:
+    """At each time the moments of theta; of a filter also the error that it tells, microseconds and bytes."""
+    stream = STREAMS[task.stream]
     model = stream.model()
-    times = [t for t in stream.times if t <= longest]
-    _, y = simulate(jax.random.key(1000 + series), model, stream.truth, times[-1])
+    times = [t for t in stream.times if t <= task.longest]
+    _, y = simulate(jax.random.key(1000 + task.series), model, stream.truth, times[-1])
     y = np.array(y)
     y[999::1000] += stream.outlier
-    filtered, spent, size = _filtered(jax.random.key(series), streaming_filter(model), y, times)
-    rows = []
-    for t, (means, sds, error) in zip(times, filtered, strict=True):
-        mean, sd = stream.gold(model, y[:t])
-        row = {"stream": name, "series": series, "t": t, "z": ((means - mean) / sd).tolist()}
-        row |= {"sd_ratio": (sds / sd).tolist(), "error": error, "state_bytes": size}
-        num = t // CHUNK  # the first chunk compiles
-        rows.append(row | {"us_per_observation": float(np.median(spent[1:][max(num - 20, 0) : num] or spent))})
-    return rows
+    if task.is_gold:
+        return task, [(t, *stream.gold(model, y[:t])) for t in times]
+    return task, _filtered(jax.random.key(task.series), streaming_filter(model), y, times)
 
 
 def _filtered(key, filter_, y, times):
-    """Moments of theta and the error that the filter tells, at each time; microseconds an observation; bytes."""
     state, spent, found = None, [], []
     for start in range(0, times[-1], CHUNK):
         begin = time.perf_counter()
@@ -198,8 +198,25 @@ def _filtered(key, filter_, y, times):
             moments = [
                 np.array([float(v[-1]) for v in part.values()]) for part in (results.theta.mean, results.theta.sd)
             ]
-            found.append((*moments, float(results.error[-1])))
-    return found, spent, sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+            found.append((start + CHUNK, *moments, float(results.error[-1])))
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    return [(*row, _typical(spent, row[0] // CHUNK), size) for row in found]
+
+
+def _typical(spent: list[float], num: int) -> float:
+    """Microseconds an observation about the end of so many chunks; the first of all compiles."""
+    warm = spent[1:] or spent
+    return float(np.median(warm[max(min(num, len(warm)) - 20, 0) : num]))
+
+
+def rows_of(filtered: Task, found: list[Any], golds: list[Any]) -> list[dict]:
+    """A row for each time."""
+    rows = []
+    for (t, means, sds, error, micros, size), (_, mean, sd) in zip(found, golds, strict=True):
+        row = {"stream": filtered.stream, "series": filtered.series, "t": t, "z": ((means - mean) / sd).tolist()}
+        row |= {"sd_ratio": (sds / sd).tolist(), "error": error}
+        rows.append(row | {"us_per_observation": micros, "state_bytes": size})
+    return rows
 
 
 def main() -> None:
@@ -212,14 +229,20 @@ def main() -> None:
     options = parser.parse_args()
     names = [options.only] if options.only else list(STREAMS)[::-1]  # the longest first: the pool ends together
     tasks = [
-        (name, series, options.longest)
+        Task(name, series, options.longest, is_gold)
         for name in names
+        for is_gold in (False, True)
         for series in range(options.num_series or STREAMS[name].num_series)
     ]
-    rows = []
-    for some in solve_all(measured, tasks, options.workers, in_order=False):
-        rows += some
-        show(f"{len(rows)} rows", judged(some))
+    found: dict[Task, list[Any]] = {}
+    rows: list[dict] = []
+    for task, answer in solve_all(solved, tasks, options.workers, in_order=False):
+        found[task] = answer
+        filtered, gold = (task._replace(is_gold=flag) for flag in (False, True))
+        if filtered in found and gold in found:
+            some = rows_of(filtered, found[filtered], found[gold])
+            rows += some
+            show(f"{filtered.stream}, series {filtered.series}", judged(some))
     rows.sort(key=_place)
     show("streams", judged(rows))
     if options.store:

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from benchmarks.tables import breadth, headlines, judged, league, speed
+from benchmarks.tables import breadth, headlines, judged, league, speed, streams
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REPOSITORY = "https://github.com/epf-jax/epf_jax/blob/main/"
@@ -26,6 +26,7 @@ PAGES = {
         "duel": judged.duel,
         "evidence": judged.evidence,
         "calibration": judged.calibration,
+        "streams": streams.streams,
         "attack": judged.attack,
     },
     "docs/paper.md": {"claims": judged.claims},
