@@ -19,6 +19,7 @@ from epf_jax.core.gaussian import cholesky, diagonal
 _NARROW = 0.6  # standard deviations in cells, the distances between nodes, below which nodes do not show a density
 TAMED = 25.0  # how far below the top `interpolation.compress` sets in, for densities that the nodes show
 _IMPOSSIBLE = 1e4  # how far below all others a density of zero counts
+_NO_NUMBER = 2.0**100  # no log-density is as large
 _ROOTS = 4.0 ** np.arange(25, dtype=np.float32)  # the last flattens whatever a sum of log-densities holds
 
 
@@ -67,8 +68,10 @@ def spread(weights: Float[Array, " K"], at: Float[np.ndarray, "K P"]) -> tuple[A
 def possible(log_p: Float[Array, "*counts"]) -> Float[Array, "*counts"]:
     """Log-densities at nodes, finite where they were -inf or no number: infinities would spoil the other nodes."""
     is_number = jnp.isfinite(log_p)
-    # It is a quotient, because XLA would recompute sines for every reader.
-    known = where(is_number, log_p, 0.0) / where(is_number, 1.0, 2.0)
+    # All is read from a quotient, whether it is a number, too: XLA would recompute sines for every reader.
+    quotient = where(is_number, log_p, 1.0) / where(is_number, 1.0, 1.0 / _NO_NUMBER)
+    is_number = quotient < _NO_NUMBER
+    known = where(is_number, quotient, 0.0)
     return where(is_number, known, jax.lax.stop_gradient(jnp.min(known)) - _IMPOSSIBLE)
 
 
