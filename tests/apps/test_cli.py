@@ -383,7 +383,7 @@ def test_columns_that_do_not_fit_the_model_are_told_of_by_name(folder, tmp_path)
         r"transition reads inputs, and failed without them: KeyError: 'dt'. Name the col", *arguments, *named
     )  # dates are labels
     refused(r"wide.csv: --columns: the table has no column 'w'; it has day, y, rain, z", *arguments, "--columns", "w")
-    refused(r"--inputs: transition reads inputs, and failed", *arguments, "--columns", "y")
+    refused(r"its transition cannot be looked at before there are inputs.*--inputs", *arguments, "--columns", "y")
     refused(r"--columns: the model observes 1 number a time .*got 2 columns: y, z",
             *arguments, "--columns", "y,z", "--time", "day", "--inputs", "rain", "--unit", "days")  # fmt: skip
 

@@ -50,24 +50,22 @@ def test_every_parameter_gets_a_panel_with_its_name():
     assert len(plot_diagnostics(results).axes) == 3
 
 
-def test_a_run_without_quantiles_cannot_be_plotted():
-    model = epf.models.ar1()
-    results = epf.run(jax.random.key(1), epf.liu_west_filter(model, 20), jnp.zeros(3), levels=())
+def test_a_run_without_quantiles_cannot_be_plotted(run):
+    results = run[2]._replace(levels=run[2].levels[:0])
     with pytest.raises(ValueError, match="levels"):
         plot_theta(results)
 
 
-def test_names_and_dates_are_shown_and_missing_observations_leave_gaps():
-    days = [f"2024-01-{day + 1:02d}" for day in range(10)]
-    prices = np.where(np.arange(10) == 4, np.nan, np.linspace(0.0, 1.0, 10))
-    series = epf.from_table({"date": days, "price": prices}, "price", time="date", unit="days")
-    results = epf.run(jax.random.key(0), epf.bootstrap_filter(epf.models.ar1(), 20), series, diagnostics=True)
+def test_names_and_dates_are_shown_and_missing_observations_leave_gaps(run):
+    _, y, results = run
+    table = {"date": [f"2024-01-{day + 1:02d}" for day in range(30)], "price": np.asarray(y)}
+    series = epf.from_table(table, "price", time="date", unit="days")
     for figure in (results.plot(series), plot_predictive(results, series), plot_theta(results, series)):
         assert "time" in [ax.get_xlabel() for ax in figure.axes]
     assert [ax.get_ylabel() for ax in plot_states(results, series, on_state=False).axes] == ["price", "x"]
     dates, scores = plot_diagnostics(results, series).axes[2].lines[0].get_data()
-    assert str(dates[-1])[:10] == "2024-01-10"
-    assert np.flatnonzero(np.isnan(scores)).tolist() == [4]
+    assert str(dates[-1])[:10] == "2024-01-30"
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [7]
 
 
 TRUTH = {"level_noise": 0.5, "observation_noise": 1.0}

@@ -220,6 +220,7 @@ def test_an_answer_goes_on_from_a_file_as_it_would_have(learned, tmp_path):
         epf.save(path, learned, learned.filter_)
 
 
+@pytest.mark.slow
 def test_what_goes_on_from_an_answer(learned):
     assert learned.forecast(KEY, 3).y.mean.shape == (3,)
     assert learned.smooth(KEY, num_paths=8).x.mean.shape == (40,)

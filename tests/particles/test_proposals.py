@@ -127,7 +127,7 @@ def test_an_impossible_observation_recalled_as_missing_does_not_reach_q(build):
     assert len(np.unique(results.final.theta["phi"])) > 10
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (3,)])
+@pytest.mark.parametrize("shape", [pytest.param((2, 2), marks=pytest.mark.slow), (3,)])
 def test_gaussians_side_by_side_are_not_taken_for_one(shape):
     """A batch of correlated vectors as a state, a prior or an observation: drawn, weighed, and left to the bootstrap."""
     rows = dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))
@@ -142,6 +142,7 @@ def test_gaussians_side_by_side_are_not_taken_for_one(shape):
     assert np.isfinite(results.log_evidence).all()
 
 
+@pytest.mark.slow
 def test_only_a_weight_that_is_known_to_add_nothing_is_left_out():
     model = epf.models.sinusoid(observation_noise=0.3)
     adapted = epf.fully_adapted(model)

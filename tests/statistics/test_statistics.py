@@ -290,7 +290,7 @@ def test_linear_means_hold_data_far_from_the_prior_in_float32(form, level, num_s
     x, y = epf.simulate(KEY, model, {name: values[0] for name, values in thetas.items()}, num_steps)
     thetas = {name: jnp.array(values) for name, values in thetas.items()}
     statistic = epf.linear_means(model)
-    found = jax.vmap(partial(statistic.log_density, absorb(statistic, x, y)))(thetas)
+    found = jax.jit(jax.vmap(partial(statistic.log_density, absorb(statistic, x, y))))(thetas)
     path = np.asarray(x, np.float64)
     each = [{name: float(values[i]) for name, values in thetas.items()} for i in range(3)]
     expected = np.array([exact_log_density(theta, path, means[form], theta[form] / level) for theta in each])
@@ -391,6 +391,11 @@ def test_linear_means_say_what_they_are_not_for():
     with pytest.raises(ValueError, match=nor):  # of whole numbers, the time index, nothing is known to be linear
         epf.linear_means(with_time)
     epf.linear_means(dataclasses.replace(with_time, row=0.0))
+
+
+@pytest.mark.slow
+def test_linear_means_say_which_noise_and_which_laws_they_are_not_for():
+    model = autoregression(lambda theta, x: theta["c"] * jnp.sin(theta["phi"] * x))
     joint = dataclasses.replace(
         joint_noise(),
         observation=lambda theta, x, u: dist.MultivariateNormal(theta["q"] * theta["r"] * x, 0.3 * jnp.eye(2)),
@@ -407,19 +412,22 @@ def test_linear_means_say_what_they_are_not_for():
         epf.linear_means(mixed)
 
 
-def test_four_parameters_get_exact_statistics_or_an_assumed_density():
-    def chosen(model):
-        return repr(epf.extended_parameter_filter(model, 10))
+def chosen(model):
+    return repr(epf.extended_parameter_filter(model, 10))
 
-    assert "linear_means" in chosen(autoregression())
+
+@pytest.mark.slow
+def test_products_of_parameters_and_a_volatility_get_linear_means():
     assert "linear_means" in chosen(autoregression(lambda theta, x: theta["c"] * theta["phi"] * x))
     assert "linear_means" in chosen(volatility())
+
+
+def test_four_parameters_get_exact_statistics_or_an_assumed_density():
+    assert "linear_means" in chosen(autoregression())
     assert "decomposed" in chosen(autoregression(lambda theta, x: theta["c"] * jnp.sin(theta["phi"] * x)))
     counts = autoregression()
     counts = dataclasses.replace(counts, observation=lambda theta, x, u: dist.Poisson(jnp.exp(theta["r"] + x)))
     assert "assumed_density" in chosen(counts)
-    by_inputs = dataclasses.replace(counts, transition=lambda theta, x, u: dist.Normal(theta["c"] * u["a"], 1.0))
-    assert "assumed_density, proposal bootstrap" in chosen(by_inputs)  # without an example it cannot be looked at
 
 
 @pytest.mark.slow
@@ -709,6 +717,7 @@ class Counted:
         return jax.nn.log_softmax(self.logits)[value]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_remembered_is_not():
     counts = epf.chebyshev(count_model(lambda theta, x, u: dist.Poisson(jnp.exp(theta["b"] + x))), 8)
     assert counts.init(jnp.zeros(())).opening.y.shape == (25,)  # 64 nodes have room for 32 rows of x and y
