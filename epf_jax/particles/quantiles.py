@@ -78,41 +78,41 @@ def by_halving(
 
 
 def by_counting(rows: Float[Array, "K N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, "K Q"]:
-    """Digit by digit, as a radix sort goes."""
-    return jax.vmap(_by_counting, in_axes=(0, None, None))(rows, w, levels)
-
-
-def _by_counting(v: Float[Array, " N"], w: Float[Array, " N"], levels: Float[Array, " Q"]) -> Float[Array, " Q"]:
     """Quantiles digit by digit for all levels at once, like a radix sort, but only near the levels.
 
     A pass counts the weight at each next digit among the particles that share a level's digits so far. The digit at
-    which the level is reached is that level's next digit. Levels with the same digits share one count, their `group`;
-    particles that share the digits of no level are in a group of their own. Weights are whole numbers, so that counts
-    are exact.
+    which the level is reached is that level's next digit. Levels with the same digits share the count of the first of
+    them; particles that share the digits of no level are not counted. Weights are whole numbers, so that counts are
+    exact: sums over all rows may overflow, but differences within a row are right.
     """
-    num, whole = len(levels), whole_weights(w)
-    low, high = _extremes(v, w)
-    share = where(w > 0, (v - low) / where(high > low, high - low, 1.0), 0.0)
+    (num_rows, _), num, whole = rows.shape, len(levels), whole_weights(w)
+    low, high = (end[:, None] for end in _extremes(rows, w))
+    share = where(w > 0, (rows - low) / where(high > low, high - low, 1.0), 0.0)
     place = jnp.clip(share * 2.0 ** (_DIGITS * _BITS), 0.0, 2.0 ** (_DIGITS * _BITS) - 1.0).astype(jnp.int32)
-    total = jnp.sum(whole)
+    # One long row: XLA's scatter of many rows takes twice as long.
+    weights, total = jnp.broadcast_to(whole, rows.shape).ravel(), jnp.sum(whole)
+    start_of_row = num * jnp.arange(num_rows, dtype=jnp.int32)[:, None]
 
     def next_digit(k, found):
-        group, group_of_level, left, places = found
-        bins = group * _BINS + ((place >> (_BITS * (_DIGITS - 1 - k))) & (_BINS - 1))
-        counts = jnp.zeros((num + 1) * _BINS, whole.dtype).at[bins].add(whole)
+        left, places = found
+        rest = _BITS * (_DIGITS - 1 - k)
+        group = jnp.full_like(place, num_rows * num)
+        for level in reversed(range(num)):
+            group = where(place >> rest >> _BITS == places[:, level, None], level, group)
+        bins = (start_of_row + group) * _BINS + (place >> rest & (_BINS - 1))
+        counts = jnp.zeros(num_rows * num * _BINS, whole.dtype)
+        counts = counts.at[bins.ravel()].add(weights, mode="drop", wrap_negative_indices=False)
         upto, counts = running_sum(counts).reshape(-1, _BINS), counts.reshape(-1, _BINS)
-        upto = (upto - upto[:, :1] + counts[:, :1])[group_of_level]
-        digit = jnp.minimum(jnp.sum(where(upto < left[:, None], 1.0, 0.0), axis=1).astype(jnp.int32), _BINS - 1)
-        before = jnp.take_along_axis(upto, jnp.maximum(digit - 1, 0)[:, None], axis=1)[:, 0]
-        bins_of_levels = group_of_level * _BINS + digit
-        groups = jnp.full((num + 1) * _BINS, num, jnp.int32).at[bins_of_levels].min(jnp.arange(num, dtype=jnp.int32))
-        left = left - where(digit > 0, before, 0)
-        return groups[bins], groups[bins_of_levels], left, places * _BINS + digit
+        first = jnp.argmax(places[:, :, None] == places[:, None], axis=-1).astype(jnp.int32)
+        upto = (upto - upto[:, :1] + counts[:, :1])[start_of_row + first]
+        digit = jnp.minimum(jnp.sum(where(upto < left[..., None], 1.0, 0.0), axis=-1).astype(jnp.int32), _BINS - 1)
+        before = jnp.take_along_axis(upto, jnp.maximum(digit - 1, 0)[..., None], axis=-1)[..., 0]
+        return left - where(digit > 0, before, 0), places * _BINS + digit
 
-    none = jnp.zeros(num, jnp.int32)
     left = jnp.clip(jnp.ceil(levels * total.astype(levels.dtype)).astype(whole.dtype), 1, total)
-    *_, places = jax.lax.fori_loop(0, _DIGITS, next_digit, (jnp.zeros_like(place), none, left, none))
-    return jnp.minimum(low + (places + 1).astype(v.dtype) * ((high - low) * 2.0 ** -(_DIGITS * _BITS)), high)
+    left = jnp.broadcast_to(left, (num_rows, num))
+    _, places = jax.lax.fori_loop(0, _DIGITS, next_digit, (left, jnp.zeros(left.shape, jnp.int32)))
+    return jnp.minimum(low + (places + 1).astype(rows.dtype) * ((high - low) * 2.0 ** -(_DIGITS * _BITS)), high)
 
 
 def _extremes(v: Float[Array, "*K N"], w: Float[Array, " N"]) -> tuple[Float[Array, "*K"], Float[Array, "*K"]]:
