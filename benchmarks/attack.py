@@ -319,6 +319,8 @@ def evidence(folder: pathlib.Path) -> Iterator[Outcome]:
             y = epf.simulate(KEY, model, theta, 10)[1]
             exact = float(epf.exact.kalman_log_evidence(model, theta, y)[-1])
             for (name, resample), (kind, proposal) in itertools.product(resamplers.items(), proposals.items()):
+                if kind == "quasi-random" and name != "in_order":  # which the library refuses
+                    continue
                 filter_ = epf.bootstrap_filter(model, 50, theta=theta, proposal=proposal, resample=resample)
                 found = epf.replicate(jax.random.split(KEY, 100), filter_, y, levels=()).log_evidence[:, -1]
                 ratio = np.exp(np.asarray(found, float) - exact)
@@ -361,7 +363,8 @@ def main() -> None:
     parser.add_argument("--store", action="store_true")
     options = parser.parse_args()
     chosen = [attack for attack in ATTACKS if options.only in (None, attack.__name__)]
-    warnings.filterwarnings("ignore", message="The chains disagree")
+    for told in ("The chains disagree", ".*the code of the model, or an option"):
+        warnings.filterwarnings("ignore", message=told)
     end, rows = time.monotonic() + options.seconds, []
     with tempfile.TemporaryDirectory() as folder:
         for left, attack in zip(range(len(chosen), 0, -1), chosen, strict=True):
