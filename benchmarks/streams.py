@@ -243,11 +243,10 @@ def main() -> None:
             some = rows_of(filtered, found[filtered], found[gold])
             rows += some
             show(f"{filtered.stream}, series {filtered.series}", judged(some))
-    rows.sort(key=_place)
+            rows.sort(key=_place)
+            if options.store:
+                save("streams", {"chunk": CHUNK, "workers": options.workers, "longest": options.longest}, rows)
     show("streams", judged(rows))
-    if options.store:
-        settings = {"chunk": CHUNK, "workers": options.workers, "longest": options.longest}
-        print("stored in", save("streams", settings, rows))
 
 
 def _place(row: dict) -> tuple:
