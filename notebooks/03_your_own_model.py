@@ -43,17 +43,18 @@ print(table.head(13))
 
 # %% [markdown]
 # The Gompertz model of population growth on the log scale. `u` is the year's row of `inputs`; a missing count stays NaN.
+# Crowding is counted from a usual size, exp(5) animals: counted from one animal, it could hardly be told from growth.
 
 # %%
 model = epf.StateSpaceModel(
     prior={
-        "growth": dist.Normal(1.0, 1.0),
+        "growth": dist.Normal(0.0, 0.5),
         "crowding": dist.Normal(-0.2, 0.2),
         "temperature": dist.Normal(0.0, 0.5),
     },
     initial=lambda theta: dist.Normal(5.0, 0.5),
     transition=lambda theta, x, u: dist.Normal(
-        x + theta["growth"] + theta["crowding"] * x + theta["temperature"] * u, 0.1
+        x + theta["growth"] + theta["crowding"] * (x - 5.0) + theta["temperature"] * u, 0.1
     ),
     observation=lambda theta, x, u: dist.Normal(x, 0.15),
 )
@@ -66,7 +67,7 @@ results = epf.run(jax.random.key(0), filter_, y, inputs=inputs)
 
 # %%
 figure = epf.plots.plot_theta(
-    results, truth={"growth": 1.0, "crowding": -0.2, "temperature": 0.15}, title="what each year taught"
+    results, truth={"growth": 0.0, "crowding": -0.2, "temperature": 0.15}, title="what each year taught"
 )
 plt.show()
 

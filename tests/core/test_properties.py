@@ -329,7 +329,8 @@ def survives(folder, lines):
     skip = CliRunner().invoke(app, [*arguments, "skip"], input=b"".join(lines))
     assert skip.exit_code == 0
     assert [json.loads(line)["t"] for line in skip.stdout.splitlines()] == list(range(1, counted + 1))
-    assert skip.stderr.splitlines() == [f"epf: line {n}: {reason}. Skipped." for n, reason in reasons.items()]
+    told = [line for line in skip.stderr.splitlines() if "the model all but rules it out; it was counted" not in line]
+    assert told == [f"epf: line {n}: {reason}. Skipped." for n, reason in reasons.items()]
     stop = CliRunner().invoke(app, [*arguments, "stop"], input=b"".join(lines))
     assert stop.exit_code == 1
     assert stop.stderr.startswith(f"epf: line {min(reasons)}: ")
