@@ -605,7 +605,7 @@ def fate(mutant, folder):
     try:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "--tb=line", *mutant.tests.split()]
         command += ["-k", mutant.which] if mutant.which else []
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        environment = {**os.environ, "PYTHONPATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     finally:
         path.write_text(text)
