@@ -34,6 +34,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
             epf.cache_compiled_programs(folder)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_programs_of_the_first(tmp_path):
     code = f"""if True:
         import jax, numpy as np, numpyro.distributions as dist

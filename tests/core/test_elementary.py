@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 from scipy import special
 
-from epf_jax.core.elementary import log, log_ndtr, normal_quantile_of_log
+from epf_jax.core import elementary
+
+log, log_ndtr, normal_quantile_of_log = map(
+    jax.jit, (elementary.log, elementary.log_ndtr, elementary.normal_quantile_of_log)
+)
 
 LOG_UNITS = {"float32": 4, "float64": 16}  # 2.2 and 12 were seen: a polynomial of degree 18 made from Chebyshev's
 
 # Of the distribution function's logarithm, which adds numbers as large as itself, and of its inverse, in the same units:
 NDTR_UNITS = {"float32": 4, "float64": 64}  # 2.7 and 50 were seen
+
+
+def slopes(function):
+    return jax.jit(jax.vmap(jax.grad(function)))
 
 
 @pytest.fixture
@@ -29,7 +37,7 @@ def test_the_logarithm_is_that_of_numpy(dtype):
 
 
 def test_the_logarithm_has_the_slope_of_one(dtype):
-    slope = jax.vmap(jax.grad(log))(jnp.array([1.0, 2.5, 1e8]))
+    slope = slopes(log)(jnp.array([1.0, 2.5, 1e8]))
     np.testing.assert_allclose(slope, [1.0, 0.4, 1e-8], rtol=4 * np.finfo(dtype).eps)
 
 
@@ -45,7 +53,7 @@ def test_it_has_the_slope_of_density_over_distribution_function(dtype):
     x = np.array([-30.0, -5.0, -0.1, 0.0, 2.0], dtype)
     exact = np.exp(-0.5 * x.astype(float) ** 2 - special.log_ndtr(x.astype(float))) / math.sqrt(2 * math.pi)
     # an exponential of numbers as large as x^2 / 2 = 450 has that many units
-    np.testing.assert_allclose(jax.vmap(jax.grad(log_ndtr))(jnp.asarray(x)), exact, rtol=500 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(slopes(log_ndtr)(jnp.asarray(x)), exact, rtol=500 * np.finfo(dtype).eps)
     np.testing.assert_array_equal(jax.grad(log_ndtr)(-jnp.inf), 0.0)
 
 
@@ -65,7 +73,7 @@ def test_its_inverse_finds_the_place_again_and_has_the_inverse_slope(dtype):
     x = normal_quantile_of_log(jnp.asarray(log_p))
     units = np.finfo(dtype).eps * NDTR_UNITS[dtype.name]
     np.testing.assert_allclose(special.log_ndtr(np.asarray(x, float)), log_p, rtol=units, atol=units)
-    slope = jax.vmap(jax.grad(normal_quantile_of_log))(jnp.asarray(log_p))
-    there = jax.vmap(jax.grad(log_ndtr))(x)
+    slope = slopes(normal_quantile_of_log)(jnp.asarray(log_p))
+    there = slopes(log_ndtr)(x)
     # Both are exponentials of differences between numbers as large as log p, each rounded twice.
     assert np.all(np.abs(slope * there - 1) < 4 * (4 - log_p) * np.finfo(dtype).eps)
