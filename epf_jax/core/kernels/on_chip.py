@@ -161,4 +161,5 @@ def _store(block: Block, ref: Any, cells: Cells, aval: Any, lead: tuple = ()) ->
         if cells.axis == 0:
             plgpu.store(ref.at[(*lead, block.lane, *place)], spread(block, value), mask=block.inside)
         else:
-            plgpu.store(ref.at[(*lead, *place) or (0,)], value)  # ref[...] = value: jax 0.12 makes a constant an int
+            at = (*lead, *map(np.int32, place)) or (np.int32(0),)  # jax 0.10 asks for their shapes
+            plgpu.store(ref.at[at], value)  # ref[...] = value: jax 0.12 makes a constant an int
