@@ -290,6 +290,7 @@ def test_quadrature_refuses_nodes_that_the_state_leaves():
     exact.quadrature(model, y, axes, np.linspace(-8.0, 12.0, 201))
 
 
+@pytest.mark.slow
 def test_quadrature_has_no_mass_where_states_cannot_be():
     rate = 2.0
     model = epf.StateSpaceModel(

@@ -95,6 +95,7 @@ def test_the_density_of_z_integrates_to_one(name, x64):
     np.testing.assert_allclose(jnp.sum(density) * (z[1] - z[0]), 1.0, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_circle_is_cut_where_its_prior_is_least(x64):
     """An angle around 3 is an angle around 0 but for a rotation, though it lies on both sides of pi."""
     at_seam, at_zero = (parameters({"angle": dist.VonMises(loc, 2.0)}) for loc in (3.0, 0.0))

@@ -144,8 +144,9 @@ def test_coordinates_that_go_together_to_the_last_digit_are_no_trouble():
     population = Population(jnp.array([0.2, 0.4]), jnp.array([[1.0, 0.0], [2.0, 0.0]]))
     keys = jax.random.split(jax.random.key(6), 500)
     on_it, off_it = population.mean + jnp.array([0.5, 1.0]), population.mean + jnp.array([0.5, 1.01])
+    move = jax.jit(jax.vmap(lambda key, start: step(key, start, standard, population), (0, None)))
     for start in (on_it, off_it):
-        moved, info = jax.jit(jax.vmap(lambda key, start=start: step(key, start, standard, population)))(keys)
+        moved, info = move(keys, start)
         assert np.all(np.isfinite(moved))
         assert float(jnp.mean(info.acceptance)) > 0.1  # .2 here, where the target is rounder than the population
         assert not np.any(info.num_bad)
@@ -164,24 +165,29 @@ def test_steps_of_blackjax_are_in_standard_deviations_of_the_population():
     np.testing.assert_allclose(acceptance(1e-3), acceptance(1e3), atol=1e-5)
 
 
-def test_blackjax_tells_its_acceptance_and_gets_a_metric_if_it_wants_one():
-    key, theta = jax.random.key(2), jnp.array([0.3, 0.2])
-    for kernel, parameters in [
+OWN_METRIC = {"inverse_mass_matrix": jnp.array([0.5, 2.0])}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "parameters"),
+    [
         (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2}),
-        (blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2, "inverse_mass_matrix": jnp.array([0.5, 2.0])}),
-        (blackjax.barker, {"step_size": 1.5}),
-        (blackjax.normal_random_walk, {"sigma": jnp.array([1.0, 2.0])}),
-    ]:
-        metric = {"inverse_mass_matrix": jnp.ones(2)} if kernel is blackjax.hmc else {}
-        algorithm = kernel(standard, **(metric | parameters))
-        their_key = jax.random.split(jax.random.split(key)[1], 1)[0]
-        after, info = jax.jit(lambda key, z, step=algorithm: step.step(key, step.init(z)))(their_key, theta)
-        ours = epf.blackjax_sampler(kernel, **parameters).step
-        found, told = jax.jit(lambda key, z, step=ours: step(key, z, standard, Population(jnp.zeros(2), jnp.eye(2))))(
-            key, theta
-        )
-        np.testing.assert_allclose(found, after.position, rtol=1e-6)
-        np.testing.assert_allclose(told.acceptance, info.acceptance_rate, rtol=1e-6)
+        pytest.param(blackjax.hmc, {"step_size": 0.9, "num_integration_steps": 2} | OWN_METRIC, marks=pytest.mark.slow),
+        pytest.param(blackjax.barker, {"step_size": 1.5}, marks=pytest.mark.slow),
+        pytest.param(blackjax.normal_random_walk, {"sigma": jnp.array([1.0, 2.0])}, marks=pytest.mark.slow),
+    ],
+    ids=["hmc", "hmc with a metric", "barker", "random walk"],
+)
+def test_blackjax_tells_its_acceptance_and_gets_a_metric_if_it_wants_one(kernel, parameters):
+    key, theta = jax.random.key(2), jnp.array([0.3, 0.2])
+    metric = {"inverse_mass_matrix": jnp.ones(2)} if kernel is blackjax.hmc else {}
+    algorithm = kernel(standard, **(metric | parameters))
+    their_key = jax.random.split(jax.random.split(key)[1], 1)[0]
+    after, info = jax.jit(lambda key, z: algorithm.step(key, algorithm.init(z)))(their_key, theta)
+    step = epf.blackjax_sampler(kernel, **parameters).step
+    found, told = jax.jit(lambda key, z: step(key, z, standard, Population(jnp.zeros(2), jnp.eye(2))))(key, theta)
+    np.testing.assert_allclose(found, after.position, rtol=1e-6)
+    np.testing.assert_allclose(told.acceptance, info.acceptance_rate, rtol=1e-6)
 
 
 def test_a_kernel_of_ones_own_and_one_that_tells_no_acceptance():
