@@ -1,5 +1,6 @@
 """Which method `learn` takes for a model: one table, read by code and by the docs."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
 from epf_jax.particles.proposals import Proposal, why_not_kalman
 from epf_jax.particles.resampling import systematic
 
+_MOST_BY_LAPLACE = (
+    2  # components of the state: with four, a draw of it takes 300 times as long as one of the transition
+)
 _WINDOW, _INNER = 256, 256  # observations, and particles of each theta
 
 
@@ -54,9 +58,13 @@ ROUTES = (
         _with_particles(default_proposal),
     ),
     Route(
-        "few particles are where the observations are",
+        "few particles are where the observations are, and the state has few components",
         "importance sampling with particle filters' likelihoods, by Laplace's proposal",
-        lambda model: default_proposal(model).blind and not why_not_laplace(model),
+        lambda model: (
+            default_proposal(model).blind
+            and not why_not_laplace(model)
+            and math.prod(model.shapes.x.shape) <= _MOST_BY_LAPLACE
+        ),
         _with_particles(laplace),
     ),
 )

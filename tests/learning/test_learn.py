@@ -273,3 +273,14 @@ def test_states_that_are_whole_numbers_have_a_route():
     )
     assert [route.exact for route in routes.routes_of(regimes)] == [False]
     assert routes.default_proposal(regimes).name == "bootstrap"
+
+
+@pytest.mark.parametrize(("dim", "num_routes"), [(2, 2), (4, 1)])
+def test_laplace_is_a_route_where_the_state_has_few_components(dim, num_routes):
+    model = epf.StateSpaceModel(
+        prior={"q": dist.LogNormal(0.0, 1.0)},
+        initial=lambda theta: Normal(jnp.zeros(dim), 1.0).to_event(1),
+        transition=lambda theta, x, u: Normal(x, theta["q"]).to_event(1),
+        observation=lambda theta, x, u: dist.Poisson(jnp.exp(x[0])),
+    )
+    assert len(routes.routes_of(model)) == num_routes
