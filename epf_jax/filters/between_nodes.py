@@ -38,6 +38,8 @@ class Between(NamedTuple):
         nodes: s at the K nodes.
         at: s at the G points, a lattice.
         around: the nodes with a weight at each point, and their weights.
+        coarsely: the same from half as many nodes along every coordinate: these read from the nodes, and the points
+            from them.
         nearest: the node nearest to every point.
         around_each: `around_each(s)`, the same as `around` at other places.
         corners: `corners(s)`, the 2^P corner nodes of the cell that holds each s, and their weights in linear
@@ -50,6 +52,7 @@ class Between(NamedTuple):
     nodes: Float[np.ndarray, "K P"]
     at: Float[np.ndarray, "G P"]
     around: Around
+    coarsely: tuple[Around, Around]
     nearest: Int[np.ndarray, " G"]
     around_each: Callable[[Any], Around]
     corners: Callable[[Any], Around]
@@ -61,6 +64,11 @@ class Between(NamedTuple):
         """Log L at the G points."""
         top = jnp.max(log_likelihood)
         return expand(self.around.read(_squeezed(log_likelihood, top)), top, TAMED)
+
+    def read_coarsely(self, log_likelihood: Float[Array, " K"]) -> Float[Array, " G"]:
+        """Log L at the G points, read from half as many nodes along every coordinate."""
+        top, (fewer, around) = jnp.max(log_likelihood), self.coarsely
+        return expand(around.read(fewer.read(_squeezed(log_likelihood, top))), top, TAMED)
 
     def read_at(self, log_likelihood: Float[Array, " K"], s: Float[Array, "M P"]) -> Float[Array, " M"]:
         """Log L at each s. Outside of the box it goes on linearly from the edge, but never upwards."""
@@ -76,11 +84,11 @@ class Between(NamedTuple):
 def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Between:
     """`Between` for given numbers of nodes and points, and the reach of boxes."""
     dim, dtype = len(counts), jax.dtypes.canonicalize_dtype(float)
-    grid = [np.linspace(-1.0, 1.0, n, dtype=dtype) for n in counts]
-    nodes = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, dim)
+    grid, nodes = _grid(counts, dtype)
+    fewer = tuple(max(4, (n + 1) // 2) for n in counts)
     at = (2.0 * lattice(num_points, dim) - 1.0).astype(dtype)
 
-    def product_of(parts):
+    def product_of(parts, counts=counts):
         """Nodes and shares along the coordinates, each (first node, shares of it and the next ones), multiplied out."""
         found = Around(np.zeros((1, 1), np.int32), np.ones((1, 1), dtype))
         for n, (first, shares) in zip(counts, parts, strict=True):
@@ -90,8 +98,8 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
             found = Around(*(part.reshape(len(along), -1) for part in (nodes, product)))
         return found
 
-    def around(s):
-        return product_of([piecewise_cubic(s[:, i], n) for i, n in enumerate(counts)])
+    def around(s, counts=counts):
+        return product_of([piecewise_cubic(s[:, i], n) for i, n in enumerate(counts)], counts)
 
     def corners(s):
         def along(s, n):
@@ -107,7 +115,15 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     cell = np.array([2.0 / (n - 1) for n in counts], dtype)
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
     reaches = np.array([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], dtype)
-    return Between(nodes, at, around(at), nearest, around, corners, cell, reaches, np.minimum(cell, 1.0 / reaches))
+    coarsely = around(_grid(fewer, dtype)[1]), around(at, fewer)
+    least = np.minimum(cell, 1.0 / reaches)
+    return Between(nodes, at, around(at), coarsely, nearest, around, corners, cell, reaches, least)
+
+
+def _grid(counts: tuple[int, ...], dtype: Any) -> tuple[list[np.ndarray], Float[np.ndarray, "K P"]]:
+    """The nodes along every coordinate, and all of them."""
+    grid = [np.linspace(-1.0, 1.0, n, dtype=dtype) for n in counts]
+    return grid, np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(counts))
 
 
 def roughness(

@@ -59,6 +59,7 @@ _SMALLER = 0.5  # a new box has at most this share of the old one's volume, unle
 _EDGE = 0.01  # the posterior's mass in the outer half of the outer cells that calls for a box further out
 _AGAINST_THE_PRIOR = 0.05  # the same mass that calls for a box beyond the first, the prior's
 _OUTER = 0.95  # where the outer twentieth of the box begins, for diagnoses
+_OF_HALF = 0.5  # of what half as many nodes change in the evidence
 _BEYOND = 0.5  # the same mass that says that the posterior lies beyond the box
 
 
@@ -70,6 +71,8 @@ class Nodes(NamedTuple):
         axes: A, lower triangular: the box is z = c + A s with every s from -1 to 1.
         log_likelihood: log L at the K nodes, relative to the highest.
         log_mass: log of the integral of prior and likelihood over the box, relative to the same.
+        coarser: by how much it is higher from half as many nodes along every coordinate.
+        apart: the sum, over steps, of the squared differences of their evidence from that from half as many nodes.
         filters: the states of the nodes' filters, a row for each node.
     """
 
@@ -77,7 +80,14 @@ class Nodes(NamedTuple):
     axes: Float[Array, "P P"]
     log_likelihood: Float[Array, " K"]
     log_mass: Float[Array, ""]
+    coarser: Float[Array, ""]
+    apart: Float[Array, ""]
     filters: Any
+
+    @property
+    def log_evidence_error(self) -> Float[Array, ""]:
+        """How far the evidence may be off for want of nodes."""
+        return _OF_HALF * jnp.sqrt(self.apart)
 
 
 @builds_filter
@@ -147,7 +157,8 @@ def node_filter(
         low, high = jax.lax.stop_gradient(coordinates.box)
         centre, axes = 0.5 * (low + high), diagonal_matrix(0.5 * (high - low))
         filters = jax.vmap(lambda z: inner.start(key_inner, coordinates.to_theta(z)))(centre + between.nodes @ axes.T)
-        S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), jnp.zeros(()), filters)
+        zero = jnp.zeros(())
+        S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), zero, zero, zero, filters)
         log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
         S = S._replace(log_mass=log_mass)
         return report(key_report, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
@@ -162,6 +173,8 @@ def node_filter(
         S, log_weights, info = taken.S, taken.log_weights, taken.info
         collapsed = jnp.all(info.collapsed)
         log_increment = where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
+        apart = where(collapsed, 0.0, S.coarser - state.S.coarser)
+        taken = taken._replace(S=S._replace(apart=state.S.apart + apart**2))
 
         def on_average(shares):
             return num_points * (jnp.exp(log_weights) @ shares[between.nearest])
@@ -258,9 +271,9 @@ def _take(coordinates, between, step, S):
     log_likelihood = S.log_likelihood + where(collapsed, 0.0, possible(info.log_increment))
     highest = jnp.max(log_likelihood)
     S = S._replace(log_likelihood=log_likelihood - highest, filters=filters)
-    log_weights, log_mass = _weigh(coordinates, between, S)
+    S, log_weights = _weigh(coordinates, between, S)
     mean, scale_tril = spread(jnp.exp(log_weights), between.at)
-    return _Taken(S._replace(log_mass=log_mass), log_weights, mean, scale_tril, highest + log_mass, info)
+    return _Taken(S, log_weights, mean, scale_tril, highest + S.log_mass, info)
 
 
 def _look_closer(coordinates, between, inner, take, num_more, S):
@@ -288,12 +301,15 @@ def _look_closer(coordinates, between, inner, take, num_more, S):
 
 
 def _weigh(coordinates, between, S):
-    """Normalised weights of the G points, and the log of the box's mass, their sum."""
-    return _weigh_by(coordinates, between, S, between.read(S.log_likelihood))
+    """The nodes with the mass of their box, and normalised weights of the G points."""
+    log_likelihood = between.read(S.log_likelihood)
+    log_weights, log_mass = _weigh_by(coordinates, between, S, log_likelihood)
+    coarser = jax.nn.logsumexp(log_weights + between.read_coarsely(S.log_likelihood) - log_likelihood)
+    return S._replace(log_mass=log_mass, coarser=coarser), log_weights
 
 
 def _weigh_by(coordinates, between, S, log_likelihood):
-    """`_weigh` for given log L at the points."""
+    """For given log L at the points: their normalised weights, and the log of the box's mass."""
     z = S.centre + between.at @ S.axes.T
     log_p = log_likelihood + jax.vmap(coordinates.log_prior)(z)
     total = jax.nn.logsumexp(log_p)
@@ -311,10 +327,10 @@ def _replace(coordinates, between, inner, taken):
     def looked_at():
         mean, axes, at_edge, fits = _new_box(coordinates, between, taken, edge)
         new = _moved(coordinates, between, inner, S, mean, axes)
-        new_weights, log_mass = _weigh(coordinates, between, new)
+        new, new_weights = _weigh(coordinates, between, new)
         moves = at_edge | (fits & narrow)
         kept = lambda new, old: where(moves, new, old)  # noqa: E731
-        return jax.tree.map(kept, (new._replace(log_mass=log_mass), new_weights), (S, log_weights))
+        return jax.tree.map(kept, (new, new_weights), (S, log_weights))
 
     return jax.lax.cond(narrow | (edge > _EDGE), looked_at, lambda: (S, log_weights))
 
@@ -341,7 +357,8 @@ def _moved(coordinates, between, inner, S, centre, axes):
     nodes, shares = between.corners(old)
     theta = jax.vmap(coordinates.to_theta)(centre + between.nodes @ axes.T)
     around = jax.tree.map(lambda leaf: leaf.at[nodes].get(mode="clip", wrap_negative_indices=False), S.filters)
-    return Nodes(centre, axes, values, S.log_mass, jax.vmap(inner.between)(theta, around, shares))
+    filters = jax.vmap(inner.between)(theta, around, shares)
+    return S._replace(centre=centre, axes=axes, log_likelihood=values, filters=filters)
 
 
 def _mass_at_edge(between, weights):

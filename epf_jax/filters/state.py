@@ -12,6 +12,8 @@ from epf_jax.core.naming import estimates
 from epf_jax.data.tables import count_of
 from epf_jax.models.parameters import Theta
 
+_BELIEVED = 0.1  # an error of the evidence; a difference of one changes the odds of two models by e
+
 
 class FilterState(NamedTuple):
     """The state of a filter: N particles along the first axis of x, theta and S.
@@ -39,11 +41,19 @@ class FilterState(NamedTuple):
         if not _are_numbers(self) or np.ndim(self.log_weights) != 1:
             return f"FilterState{tuple(self)}" if not np.ndim(self.log_weights) else f"<FilterState of {_runs(self)}>"
         seen = count_of(int(self.t), "observation")
-        lines = [f"<FilterState after {seen}, {_runs(self)}, log-evidence {float(self.log_evidence):.2f}"]
+        lines = [f"<FilterState after {seen}, {_runs(self)}, log-evidence {evidence_in_words(self)}"]
         average = partial(np.average, axis=0, weights=np.exp(np.asarray(self.log_weights, float)))
         mean = jax.tree.map(average, self.theta)
         sd = jax.tree.map(lambda leaf, centre: np.sqrt(average((np.asarray(leaf) - centre) ** 2)), self.theta, mean)
         return "\n".join([*lines, *estimates(mean, sd)]) + ">"
+
+
+def evidence_in_words(state: FilterState, digits: int = 2) -> str:
+    """The log-evidence; or why it is not shown, where the statistic says that it is off by more than a tenth."""
+    error = float(getattr(state.S, "log_evidence_error", 0.0))
+    if error <= _BELIEVED:
+        return f"{float(state.log_evidence):.{digits}f}"
+    return f"not shown, because between the nodes it may be off by {error:.2g}: take more, num_nodes=..."
 
 
 class StepInfo(NamedTuple):

@@ -11,6 +11,7 @@ from epf_jax.core.checks import brief
 from epf_jax.core.findings import Diagnosis
 from epf_jax.core.naming import estimates
 from epf_jax.filters import FilterState
+from epf_jax.filters.state import evidence_in_words
 from epf_jax.running.diagnosis import diagnose, log_evidence_error
 from epf_jax.running.export import to_arviz, to_pandas, to_xarray
 from epf_jax.running.records import Diagnostics, History, Summary
@@ -65,7 +66,7 @@ class Results(NamedTuple):
             return f"<Results of {head}, traced>"
         lines = [f"<Results of {head}, {np.shape(self.final.log_weights)[-1]} particles"]
         if not runs:
-            lines[0] += f", log-evidence {float(self.log_evidence[-1]):.2f} (how far off: .log_evidence_error)"
+            lines[0] += f", log-evidence {evidence_in_words(self.final)} (how far off: .log_evidence_error)"
             lines += estimates(*(jax.tree.map(lambda a: a[-1], part) for part in (self.theta.mean, self.theta.sd)))
         return "\n".join(lines) + ">"
 

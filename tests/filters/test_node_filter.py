@@ -1,5 +1,6 @@
 """The node filter: exact posteriors without degeneracy, nodes that follow the posterior, and resampling in order."""
 
+import dataclasses
 from functools import cache, partial
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from conformance import dict_theta
+from conformance import dict_theta, noise_theta
 
 import epf_jax as epf
 from epf_jax import exact
@@ -491,3 +492,13 @@ def test_sigma_points_that_cannot_serve_are_refused_with_an_alternative():
         epf.sigma_points(model, 400)
     with pytest.raises(ValueError, match="num_inner: it is about particles"):
         epf.node_filter(model, 8, inner=epf.sigma_points(model))
+
+
+@pytest.mark.parametrize(("num_nodes", "shown"), [(7, False), pytest.param(41, True, marks=pytest.mark.slow)])
+def test_evidence_that_the_nodes_cannot_tell_is_not_shown(num_nodes, shown):
+    model = dataclasses.replace(noise_theta(), prior={"noise": dist.LogNormal(0.0, 2.0)})
+    y = epf.simulate(jax.random.key(0), model, {"noise": 1.5}, 20)[1]
+    exactly = exact.kalman(model, y, {"noise": np.exp(np.linspace(-9.0, 7.0, 1001))}).log_evidence[-1]
+    results = epf.run(KEY, epf.node_filter(model, num_nodes=num_nodes), y, levels=())
+    assert (abs(float(results.log_evidence[-1]) - exactly) < 0.1) == shown
+    assert ("log-evidence not shown, because between the nodes" in repr(results)) == (not shown)

@@ -434,8 +434,8 @@ MUTANTS = [
     Mutant(
         "mass of a stale box",
         "filters/node_filter.py",
-        "(new._replace(log_mass=log_mass), new_weights)",
-        "(new, new_weights)",
+        "new, new_weights = _weigh(",
+        "_, new_weights = _weigh(",
         NESTED,
         "nodes",
     ),

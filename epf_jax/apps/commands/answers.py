@@ -14,6 +14,7 @@ from epf_jax.apps.page import Table
 from epf_jax.core.naming import LEVELS, scalars
 from epf_jax.data.tables import count_of
 from epf_jax.filters import Filter, FilterState
+from epf_jax.filters.state import evidence_in_words
 from epf_jax.learning import Learned, learn
 from epf_jax.learning.learned_table import sentence_of
 from epf_jax.models.observed import Observed
@@ -112,7 +113,7 @@ def run_facts(results: Results) -> Table:
     tried = np.asarray(results.acceptance)[~np.isnan(results.acceptance)]
     after = count_of(int(results.final.t), "observation")
     rows: list[dict[str, Any]] = [
-        {"": f"log-evidence after {after}", "value": f"{float(results.log_evidence[-1]):.3f}"},
+        {"": f"log-evidence after {after}", "value": evidence_in_words(results.final, 3)},
         {"": "effective sample size, median", "value": written(np.median(ess))},
         {"": "effective sample size, smallest", "value": f"{written(ess.min())} (at t = {int(np.argmin(ess)) + 1})"},
         {"": "acceptance of theta's moves, mean", "value": written(tried.mean() if len(tried) else np.nan)},

@@ -32,6 +32,7 @@ from epf_jax.apps.page import Figure, Html, Section, Table, text_of, write_page
 from epf_jax.core.naming import scalars
 from epf_jax.data.series import Series
 from epf_jax.filters import Filter
+from epf_jax.filters.state import evidence_in_words
 from epf_jax.models.state_space import StateSpaceModel
 from epf_jax.plots.figures import TRUTH, column, finish, finished, legend, shown
 from epf_jax.running.alarms import alarms
@@ -151,7 +152,7 @@ def scores(found: dict[str, Results], series: Series, seconds: dict[str, float],
     rows: list[dict[str, Any]] = [
         {
             "method": name,
-            "log-evidence": f"{float(results.log_evidence[-1]):.3f}",
+            "log-evidence": evidence_in_words(results.final, 3),
             "log score": written(by_method[name].mean()),
             "later half": written(by_method[name][len(by_method[name]) // 2 :].mean()),
             "least ESS": written(np.min(results.ess)),
