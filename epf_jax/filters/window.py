@@ -10,7 +10,7 @@ anchor's time s are read from the anchor by regression on theta, and its filter 
 
 The draws go far beyond the posterior, because it may: an outlier moves it by several of its standard deviations, and
 what was never looked at cannot be known any more. How far they go is drawn, too, between `_WIDTHS`. Where a fit is
-asked for more than it knows, groups with other draws disagree (see `groups`).
+asked for more than it knows, groups with other draws come to disagree (see `groups`), though not always at once.
 
 The log-likelihoods are regressed themselves, and not a density fitted to the thetas: where they are exact, so is all
 that they say of the past, however few thetas there are, up to what a polynomial of low degree leaves out. That error
