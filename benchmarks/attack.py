@@ -302,7 +302,6 @@ def evidence(folder: pathlib.Path) -> Iterator[Outcome]:
         "residual": epf.residual,
         "when_ess_below": epf.when_ess_below(0.5, epf.systematic),
         "in_order": epf.in_order(epf.systematic),
-        "islands": epf.islands(1),
         "soft": epf.soft_resampling(0.5),
         "stop_gradient": epf.stop_gradient_resampling(),
     }
