@@ -22,6 +22,7 @@ from epf_jax.statistics.coefficients import put
 from epf_jax.statistics.means import which_enter
 
 NOTHING = np.zeros(0, int)  # of theta's numbers
+_ROUNDING = 1e-3  # of a sum of squares, far above what rounding leaves of one
 _RIDGE = 20  # roundings of its own diagonal, by which a matrix of products is kept regular
 
 
@@ -144,21 +145,28 @@ def coefficients_of(model: StateSpaceModel, pieces: Sequence[Piece]) -> Coeffici
 def conditional(
     pieces: Sequence[Piece], coefficients: Coefficients, numbers: Numbers, sums: Sequence[Array], t: Array
 ) -> tuple[Float[Array, ""], Callable[[Array], Array]]:
-    """The log-likelihood at t with the coefficients integrated out, and what draws them, less their prior mean."""
-    A, b, rest = jnp.asarray(coefficients.precision), jnp.zeros(len(coefficients.places)), jnp.zeros(())
+    """The log-likelihood at t with the coefficients integrated out, and what draws them, less their prior mean.
+
+    Sums read between nodes that are too far apart may be no sums of squares: what leaves a negative square is not
+    believed.
+    """
+    A, b = jnp.asarray(coefficients.precision), jnp.zeros(len(coefficients.places))
+    squares, noises = jnp.zeros(()), jnp.zeros(())
     for piece, s in zip(pieces, sums, strict=True):
         products, log_noise = piece.read(s, t)
         free = _chosen(coefficients.places, np.append(piece.columns, -1))
         w = _residual(piece, np.setdiff1d(piece.columns, coefficients.places), numbers, t)
         u = products @ w
-        A, b, rest = A + free @ products @ free.T, b + free @ u, rest - 0.5 * w @ u - log_noise
+        A, b = A + free @ products @ free.T, b + free @ u
+        squares, noises = squares + w @ u, noises + log_noise
     if len(b) == 0:
-        return rest, lambda noise: b
+        return -0.5 * squares - noises, lambda noise: b
     A = A * (1 + _RIDGE * len(b) * jnp.finfo(A.dtype).eps * np.eye(len(b), dtype=A.dtype))
     # From the last to the first: then draws are those of `conjugate` from the same noise.
     L = cholesky(A[::-1, ::-1])
     white = solve_lower(L, b[::-1])
-    log_p = rest + 0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(diagonal(L)))
+    left = squares - jnp.sum(white**2)
+    log_p = where(left >= -_ROUNDING * squares, -0.5 * left - jnp.sum(jnp.log(diagonal(L))) - noises, -jnp.inf)
     return log_p, lambda noise: solve_upper(L, white + noise[::-1])[::-1]
 
 

@@ -14,10 +14,13 @@ from conformance import MODELS, TRUTHS
 import epf_jax as epf
 from epf_jax import exact
 from epf_jax.filters.extended_parameter import default_statistic
+from epf_jax.models.flat_theta import numbers_in_a_row
 from epf_jax.models.partly_linear import sine_and_line
 from epf_jax.running.causes import misread
 from epf_jax.statistics import statistic_of_path
 from epf_jax.statistics.nodal_box import nodes_of, placing
+from epf_jax.statistics.regressions import coefficients_of, conditional, pieces_of
+from epf_jax.statistics.taking_apart import nodal_places
 
 TRUTH = {"a": 0.3, "b": 0.4, "s": 0.8, "theta": 0.7}
 T = 40
@@ -187,3 +190,18 @@ def test_misread_boxes_of_decomposed_are_found(num):
     S = epf.decomposed(sine()).init()._replace(num_misread=np.full(10, float(num)))
     found = [*misread(SimpleNamespace(final=SimpleNamespace(S=S)))]
     assert [each.kind for each in found] == ["box"] * (num > 0)
+
+
+def test_sums_that_leave_a_negative_square_are_not_believed(x64):
+    _, S, _ = known_path("float64")
+    model, (pieces, coefficients) = sine(), taken_apart(sine())
+    numbers, sums = numbers_in_a_row(model.parameters), [s[10] for s in S.sums]
+    t = numbers.at(model.parameters.centre)
+    assert np.isfinite(conditional(pieces, coefficients, numbers, sums, t)[0])
+    products = sums[-1].at[5].set(0.0)  # of the values with themselves
+    assert conditional(pieces, coefficients, numbers, [*sums[:-1], products], t)[0] == -np.inf
+
+
+def taken_apart(model):
+    pieces = sum(pieces_of(model, nodal_places(model, None)), ())
+    return pieces, coefficients_of(model, pieces)
