@@ -308,6 +308,7 @@ def test_distributions_made_of_others_keep_their_law_and_their_own_numbers(famil
         assert_independent_uniforms(law.cdf(component))
 
 
+@pytest.mark.slow
 def test_counts_made_of_other_draws_stay_whole_numbers():
     family = lambda m: dist.DirichletMultinomial(jnp.stack([1.0 + m, 2.0 + m]), 5)  # noqa: E731
     x = sample_each(jax.random.key(7), family, 10, jnp.zeros(10))
@@ -417,7 +418,12 @@ def test_a_family_that_flattens_itself_in_its_own_way_is_drawn_from():
             lambda m: dist.MultivariateNormal(m * jnp.ones(2), jnp.array([[2.0, 0.5], [0.5, 1.0]])),
             marks=pytest.mark.slow,
         ),
-        lambda m: dist.MultivariateNormal(jnp.zeros(2), scale_tril=(1.0 + m**2) * jnp.array([[1.0, 0.0], [0.5, 1.0]])),
+        pytest.param(
+            lambda m: dist.MultivariateNormal(
+                jnp.zeros(2), scale_tril=(1.0 + m**2) * jnp.array([[1.0, 0.0], [0.5, 1.0]])
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["normal", "independent", "covariance", "scale_tril"],
 )
