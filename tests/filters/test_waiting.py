@@ -108,9 +108,10 @@ def test_groups_of_a_filter_that_waits_wait_too():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains disagree")  # twenty draws
 @pytest.mark.parametrize("chain", [epf.pmmh, epf.particle_gibbs])
 def test_chains_choose_their_parts_when_they_see_the_inputs(chain):
-    options = {"inputs": U, "num_draws": 20, "num_warmup": 10, "num_chains": 1, "num_particles": 8}
+    options = {"inputs": U, "num_draws": 20, "num_warmup": 10, "num_chains": 2, "num_particles": 8}
     given = {"proposal": epf.fully_adapted(BLIND)}
     found, known = chain(KEY, BLIND, Y, **options, **given), chain(KEY, SEEN, Y, **options)
     equal(found.theta.mean, known.theta.mean)
