@@ -20,6 +20,7 @@ PAGES = {
         "samplers": judged.samplers,
         "vague": judged.vague,
         "many": judged.many,
+        "decomposed": judged.decomposed,
         "proposals": judged.proposals,
         "smoothing": judged.smoothing,
         "league": league.league,
@@ -33,6 +34,7 @@ PAGES = {
     "docs/gradients.md": {"gradient": speed.gradient},
     "docs/speed.md": {
         "startup": speed.startup,
+        "gpu_steps": speed.gpu_steps,
         "speed": speed.speed,
         "growth": speed.growth,
         "defaults": speed.defaults,

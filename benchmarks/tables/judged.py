@@ -191,6 +191,28 @@ def evidence() -> str:
     )
 
 
+def decomposed() -> str:
+    """Theta taken apart, as Markdown: the worst parameter of each model, and the density of a known path."""
+    stored = json.loads((RESULTS / "accuracy_decomposed.json").read_text())
+    here, size, rows = stored["machine"], stored["settings"], stored["rows"]
+    lines = [
+        f"`epf.decomposed`, {size['particles']:,} particles, against NUTS on states and parameters: {size['series']} "
+        f"series of {size['steps']} observations each, and the lynx series ({here['processor']}, jax {here['jax']}; "
+        "`decomposed`). Columns are of the parameter that is known worst.",
+        "",
+        "| model | parameters | z rms | z max | sd ratios |",
+        "|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(row["model"] for row in rows if "sdr" in row):
+        of_model = [row for row in rows if row["model"] == name and "sdr" in row]
+        rms, most = (max(abs(row.get(of, row.get("z"))) for row in of_model) for of in ("z rms", "z max"))
+        ratios = [row["sdr"] for row in of_model]
+        numbers = f"{rms:.2f} | {most:.2f} | {min(ratios):.2f} to {max(ratios):.2f}"
+        lines.append(f"| {name} | {len(of_model)} | {numbers} |")
+    paths = [f"{row['model']} {row['rms']:.1g}" for row in rows if "of a known path" in row]
+    return "\n".join([*lines, "", f"The log-density given a known path is read to, rms: {', '.join(paths)}."]) + "\n"
+
+
 def attack() -> str:
     """What the attack tried and found, as Markdown."""
     stored = json.loads((RESULTS / "attack.json").read_text())

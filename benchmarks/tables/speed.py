@@ -46,6 +46,23 @@ def _gpu() -> list[str]:
     return lines
 
 
+def gpu_steps() -> str:
+    """Where a GPU's step of the default EPF spends its time, as Markdown."""
+    stored = json.loads((RESULTS / "gpu_default.json").read_text())
+    here, size = stored["machine"], stored["settings"]
+    lines = [
+        f"{here['device']}, jax {here['jax']}, N = {size['particles']:,}, T = {size['steps']:,}; SMC² has "
+        f"{size['thetas']:,} thetas. *Kernels* are XLA's in a turn of its loop, which has two steps (`gpu_default`).",
+        "",
+        "| filter | us a step | kernels | first call, s |",
+        "|---|---|---|---|",
+    ]
+    for row in stored["rows"]:
+        micros, first = (f"{row[of]:.1f}" if of in row else "" for of in ("us a step", "first call, s"))
+        lines.append(f"| {row['work']} | {micros} | {row.get('kernels in a turn', '')} | {first} |")
+    return "\n".join(lines) + "\n"
+
+
 def growth() -> str:
     """How the time of a step grows with the series, and that of many filters with the devices, as Markdown."""
     stored = json.loads((RESULTS / "cost_per_step.json").read_text())

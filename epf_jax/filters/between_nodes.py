@@ -116,6 +116,9 @@ def between_nodes(counts: tuple[int, ...], num_points: int, reach: float) -> Bet
     # With few nodes a box is smaller, or they would be further than a standard deviation apart.
     reaches = np.array([min(reach, max((n - 1) / 2, _LEAST_REACH)) for n in counts], dtype)
     coarsely = around(_grid(fewer, dtype)[1]), around(at, fewer)
+    if min(counts) < 7:  # half of them are too few: all of them, and straight lines between
+        own = np.arange(len(nodes), dtype=np.int32)[:, None]
+        coarsely = Around(own, np.ones(own.shape, dtype)), corners(at)
     least = np.minimum(cell, 1.0 / reaches)
     return Between(nodes, at, around(at), coarsely, nearest, around, corners, cell, reaches, least)
 

@@ -81,7 +81,7 @@ def _disagreement(z: Float[Array, "M N P"], log_weights: Float[Array, "M N"]) ->
     """The largest standard error of a mean over the groups, in standard deviations of a group."""
     means, sds = jax.vmap(mean_and_sd)(z, log_weights)
     between, within = jnp.var(means, axis=0, ddof=1), jnp.mean(sds**2, axis=0)
-    return jnp.sqrt(jnp.max(where(between > 0, between / (len(z) * within), 0.0), initial=0.0))
+    return jnp.sqrt(jnp.max(where(between == 0, 0.0, between / (len(z) * within)), initial=0.0))
 
 
 def _report(infos: StepInfo, log_increment: Array, num_particles: int) -> StepInfo:

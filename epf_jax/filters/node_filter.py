@@ -72,7 +72,8 @@ class Nodes(NamedTuple):
         log_likelihood: log L at the K nodes, relative to the highest.
         log_mass: log of the integral of prior and likelihood over the box, relative to the same.
         coarser: by how much it is higher from half as many nodes along every coordinate.
-        apart: the sum, over steps, of the squared differences of their evidence from that from half as many nodes.
+        drift: the sum, over steps, of the differences of their evidence from that from half as many nodes.
+        apart: the sum of their squares.
         filters: the states of the nodes' filters, a row for each node.
     """
 
@@ -81,13 +82,14 @@ class Nodes(NamedTuple):
     log_likelihood: Float[Array, " K"]
     log_mass: Float[Array, ""]
     coarser: Float[Array, ""]
+    drift: Float[Array, ""]
     apart: Float[Array, ""]
     filters: Any
 
     @property
     def log_evidence_error(self) -> Float[Array, ""]:
         """How far the evidence may be off for want of nodes."""
-        return _OF_HALF * jnp.sqrt(self.apart)
+        return _OF_HALF * jnp.maximum(jnp.abs(self.drift), jnp.sqrt(self.apart))
 
 
 @builds_filter
@@ -158,7 +160,7 @@ def node_filter(
         centre, axes = 0.5 * (low + high), diagonal_matrix(0.5 * (high - low))
         filters = jax.vmap(lambda z: inner.start(key_inner, coordinates.to_theta(z)))(centre + between.nodes @ axes.T)
         zero = jnp.zeros(())
-        S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), zero, zero, zero, filters)
+        S = Nodes(centre, axes, jnp.zeros(math.prod(counts)), zero, zero, zero, zero, filters)
         log_weights, log_mass = _weigh_by(coordinates, between, S, jnp.zeros(num_points))
         S = S._replace(log_mass=log_mass)
         return report(key_report, S, log_weights, jnp.zeros(()), jnp.zeros((), int))
@@ -174,7 +176,7 @@ def node_filter(
         collapsed = jnp.all(info.collapsed)
         log_increment = where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
         apart = where(collapsed, 0.0, S.coarser - state.S.coarser)
-        taken = taken._replace(S=S._replace(apart=state.S.apart + apart**2))
+        taken = taken._replace(S=S._replace(drift=state.S.drift + apart, apart=state.S.apart + apart**2))
 
         def on_average(shares):
             return num_points * (jnp.exp(log_weights) @ shares[between.nearest])

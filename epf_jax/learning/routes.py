@@ -15,9 +15,8 @@ from epf_jax.particles.laplace_proposal import laplace, why_not_laplace
 from epf_jax.particles.proposals import Proposal, why_not_kalman
 from epf_jax.particles.resampling import systematic
 
-_MOST_BY_LAPLACE = (
-    2  # components of the state: with four, a draw of it takes 300 times as long as one of the transition
-)
+# Components of the state. With four, one draw takes 300 times as long as a draw of the transition.
+_MOST_BY_LAPLACE = 2
 _WINDOW, _INNER = 256, 256  # observations, and particles of each theta
 
 

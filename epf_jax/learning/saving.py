@@ -20,7 +20,7 @@ from epf_jax.learning.learn import update
 from epf_jax.learning.learned import Attempt, Best, Learned, filter_going_on, learned_from
 from epf_jax.learning.routes import ROUTES, inner_of
 from epf_jax.models.observed import Observed
-from epf_jax.models.state_space import StateSpaceModel, row_of
+from epf_jax.models.state_space import StateSpaceModel, row_of, seen
 from epf_jax.running import checkpoints
 from epf_jax.running.certificate import Certificate
 from epf_jax.running.checkpoints import CheckpointError, check_path, kept_in, read_checkpoint, write_checkpoint
@@ -56,6 +56,7 @@ def save(path: str | os.PathLike, state: FilterState | Learned, filter_: Filter 
         "kind": _KIND,
         "route": ROUTES.index(route),
         "num_particles": likelihood.num_particles,
+        "row": jax.tree.map(lambda leaf: np.asarray(leaf)[0].tolist(), state.inputs),
         "arrays": [[leaf.shape, leaf.dtype.name] for leaf in jax.tree.leaves(tree)],
         "numbers": {name: np.asarray(getattr(found, name)).item() for name in _NUMBERS},
         **{name: getattr(state, name) for name in ("seed", "attempts", "notes", "seconds")},
@@ -84,6 +85,8 @@ def load(path: str | os.PathLike, filter_: Filter | StateSpaceModel) -> Any:
     if notes.get("kind") != _KIND or not all(isinstance(notes.get(name), kind) for name, kind in kinds.items()):
         raise CheckpointError(f"{file}: it does not hold an answer of epf.learn. Choose another file.")
     route, num_particles = ROUTES[notes["route"]], notes["num_particles"]
+    row = jax.tree.map(lambda v: jnp.asarray(v)[None], notes.get("row"), is_leaf=lambda v: isinstance(v, list))
+    model = seen(model, row)
     nothing: Any = None
     structure: Any = jax.tree.structure(_tree(0, row_of(model), nothing))
     like = structure.unflatten([jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in notes["arrays"]])

@@ -121,7 +121,7 @@ def observed_batch(
 
 
 def _as_seen(model: StateSpaceModel, inputs: Any, num_axes: int) -> tuple[StateSpaceModel, Any, tuple[int, ...]]:
-    """The model with an example of its inputs, the inputs as arrays or None, and the shape of one observation."""
+    """The model that has seen the inputs, these as arrays or None, and the shape of one observation."""
     rows = None if inputs is None else input_arrays(inputs, num_axes)
     y = check_rows(model, input_rows(None, 1, model=model) if rows is None else rows, num_axes).y
     return seen(model, rows, num_axes), rows, y.shape

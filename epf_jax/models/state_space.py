@@ -141,7 +141,9 @@ def seen(model: StateSpaceModel, rows: Any, num_axes: int = 1) -> StateSpaceMode
     has_rows = leaves and all(leaf.ndim >= num_axes and 0 not in leaf.shape[:num_axes] for leaf in leaves)
     if model.row is not None or not has_rows or _is_index(rows, num_axes):
         return model
-    return _with_row(model, rows, num_axes) if model.wants_inputs or model.shapes.reads_inputs else model
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    wants = model.wants_inputs or (model.shapes.reads_inputs and not traced)
+    return _with_row(model, rows, num_axes) if wants else model
 
 
 def _with_row(model: StateSpaceModel, rows: Any, num_axes: int) -> StateSpaceModel:
@@ -239,8 +241,7 @@ def check_inputs_given(model: StateSpaceModel) -> None:
 
 def _is_index(rows: Any, num_axes: int = 0) -> bool:
     """Whether they are whole numbers, one a row, as the time index is."""
-    leaves = jax.tree.leaves(rows)
-    return len(leaves) == 1 and jnp.ndim(leaves[0]) == num_axes and jnp.result_type(leaves[0]).kind in "iu"
+    return jax.tree_util.all_leaves([rows]) and jnp.ndim(rows) == num_axes and jnp.result_type(rows).kind in "iu"
 
 
 def input_rows(inputs: Any, num_steps: int, first: int | Array = 1, *, model: StateSpaceModel | None = None) -> Any:

@@ -25,7 +25,7 @@ from epf_jax.core.random import threefry
 from epf_jax.filters.extended_parameter import check_statistic
 from epf_jax.models.observed import observed_series
 from epf_jax.models.path_terms import path_terms
-from epf_jax.models.state_space import StateSpaceModel, check_is_model, seen, warn_of_slips
+from epf_jax.models.state_space import StateSpaceModel, check_is_model, warn_of_slips
 from epf_jax.models.waiting import built_for
 from epf_jax.offline.chain_loop import Draw, check_plan, run_chains, scout
 from epf_jax.offline.chains import Chains
@@ -88,7 +88,7 @@ def particle_gibbs(
     """
     check_is_model(model)
     y, rows = observed_series(model, y, inputs)[:2]
-    model = seen(model, rows)
+    model = built_for(model, rows)  # the same object, which a given statistic is of, where it need not wait
     check_model_learns(model, "particle_gibbs")
     warn_of_slips(model)
     check_whole_number("num_particles", num_particles, least=2, hint="The path is one of them; twenty is a good start.")

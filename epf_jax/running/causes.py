@@ -90,7 +90,7 @@ def misread(results: Any) -> Iterator[Finding]:
             "first observations",
             f"The first observations said so much more than the prior that the statistic's box was cut {num} times by "
             "what was read between nodes too far apart.",
-            "Take epf.smc2_filter, which has no boxes, or a prior that reaches no further than theta may be.",
+            "Take epf.smc2_filter, which has no boxes, or a narrower prior.",
         )
 
 

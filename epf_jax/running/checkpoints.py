@@ -88,7 +88,8 @@ def save(path: str | os.PathLike, state: FilterState, filter_: Filter) -> None:
     """
     if isinstance(state, Filter) and isinstance(filter_, FilterState):
         raise TypeError("state, filter_: these are in the wrong order. Call epf.save(path, state, filter_).")
-    check_state(state, check_filter(filter_))
+    _ = check_filter(filter_).model.shapes  # an error for a filter that waits for inputs
+    check_state(state, filter_)
     write_checkpoint(check_path(path), filter_, state, {})
 
 

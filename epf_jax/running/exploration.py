@@ -31,9 +31,8 @@ _WIDER = 1.25  # than the fit, where the next thetas are drawn: the next target 
 MOST_PARTICLES = 8192  # of each theta's filter
 MOST_NOISE = 2.5  # variance of log-likelihood estimates above which more particles are asked for
 _MOST_STEPS = 80
-_WHOLE_LOOKS = (
-    8  # at the whole series are what `learn` comes to, those at its beginnings and the certificate's included
-)
+# `learn` costs about as much as so many looks at the whole series, shorter looks and the certificate included.
+_WHOLE_LOOKS = 8
 _WANTED_NOISE = 1.2  # variance of log-likelihood estimates: costs and losses balance about there
 _PATIENCE = 4  # looks that came no further, after which estimates may be too noisy to come further at all
 

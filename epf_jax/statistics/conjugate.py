@@ -160,7 +160,7 @@ def why_not_conjugate(model: StateSpaceModel) -> str:
 
 
 def why_not_gaussian_prior(model: StateSpaceModel, who: str) -> str:
-    """Why theta's prior is not Gaussian, or an empty string; raises for models that cannot be inspected."""
+    """Why theta's prior is not Gaussian, or an empty string."""
     check_model_learns(model, who)
     for leaf in jax.tree.leaves(model.prior, is_leaf=is_distribution):
         if not is_gaussian(leaf):

@@ -119,7 +119,7 @@ class Parts(NamedTuple):
         for grid, box in zip(self.grids, S.boxes, strict=True):
             s = (z[grid.own] - box.middle) / box.half
             for k in grid.pieces:
-                sums[k] = between(sums[k], s)
+                sums[k] = between(sums[k], jnp.clip(s, -1.0, 1.0))
             inside &= jnp.all(jnp.abs(s) <= 1.0)
         return sums, inside
 

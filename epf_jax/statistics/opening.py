@@ -70,11 +70,11 @@ def opener(
 ) -> Opener | None:
     """The `Opener` for paths of a model with these terms; None if no step can be kept.
 
-    It keeps at most `most_steps`, and at most `room` numbers in all. It keeps no steps if the model cannot be evaluated
-    before its inputs are known, or not at observations converted to floats. With `any_number`, an input without an
-    example may be any number, and not only a time index.
+    It keeps at most `most_steps`, and at most `room` numbers in all. It keeps no steps if the model cannot be
+    evaluated at observations converted to floats. With `any_number`, an input of a model that has seen none may be any
+    number, and not only a time index.
     """
-    if terms.example[2] is None or not _reads_floats(terms, z):
+    if not _reads_floats(terms, z):
         return None
     example = jax.tree.map(jnp.asarray, terms.example)
     x, y, u = _what_is_read(terms, z, example)

@@ -152,7 +152,8 @@ def test_a_table_without_a_line_of_names_is_refused(folder, tmp_path):
 
 
 def test_a_method_that_collapsed_has_a_score_of_minus_infinity(expected):
-    lost = expected._replace(log_evidence=np.where(np.arange(20) < 2, -1.0, -np.inf))
+    end = expected.final._replace(log_evidence=np.float32(-np.inf))
+    lost = expected._replace(log_evidence=np.where(np.arange(20) < 2, -1.0, -np.inf), final=end)
     seconds = {"epf": 0.0, "sir": 0.0}
     table = scores({"epf": expected, "sir": lost}, Series(Y, None, ("y",)), seconds, {})
     assert [row["log-evidence"] for row in table.rows][1] == "-inf"

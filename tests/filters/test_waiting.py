@@ -135,3 +135,40 @@ def test_learning_and_sweeping_choose_their_parts_when_they_see_the_inputs(tmp_p
     equal(learned.theta.mean, known.theta.mean)
     series = epf.panel({"a": {"y": Y, **U}}, "y", inputs=list(U))
     assert len(sweep_series({"heated": BLIND}, series, folder=tmp_path).parameters) == 2
+
+
+def test_whole_numbers_in_a_dict_are_no_time_index():
+    model = epf.StateSpaceModel(
+        prior={"shift": dist.Normal(0.0, 1.0)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(0.5 * x + theta["shift"] * u["regime"], 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+    rows = {"regime": np.array([0, 1, 1, 0, 1, 0], np.int32)}
+    known = epf.run(KEY, epf.storvik_filter(model.for_inputs({"regime": np.int32(0)}), 16), Y, inputs=rows)
+    equal(epf.run(KEY, epf.storvik_filter(model, 16), Y, inputs=rows), known)
+
+
+def test_the_score_has_a_derivative_in_inputs_that_are_one_number():
+    model = epf.StateSpaceModel(
+        prior={"phi": dist.Normal(0.0, 0.5)},
+        initial=lambda theta: dist.Normal(0.0, 1.0),
+        transition=lambda theta, x, u: dist.Normal(theta["phi"] * x + u, 1.0),
+        observation=lambda theta, x, u: dist.Normal(x, 0.5),
+    )
+    filter_ = epf.storvik_filter(model, 16)
+    slope = jax.grad(lambda rows: epf.run(KEY, filter_, Y, inputs=rows, levels=()).log_evidence[-1])(jnp.zeros(6))
+    assert np.all(np.isfinite(slope))
+    assert np.any(slope != 0.0)
+
+
+def test_an_answer_of_a_model_with_inputs_is_loaded_by_the_model_itself(tmp_path):
+    learned = epf.learn(KEY, BLIND, Y, inputs=U, seconds=5.0)
+    epf.save(tmp_path / "answer.epf", learned)
+    assert repr(epf.load(tmp_path / "answer.epf", heated())) == repr(learned)
+
+
+def test_a_filter_that_waits_cannot_save_what_it_does_not_know(tmp_path):
+    state = epf.run(KEY, WAITING, Y, inputs=U).final
+    with pytest.raises(ValueError, match=r"for_inputs"):
+        epf.save(tmp_path / "state.epf", state, WAITING)
