@@ -54,7 +54,10 @@ Unit = Annotated[
     ),
 ]
 Start = Annotated[
-    str | None, typer.Option(help="Time of the initial state; by default the first step is as long as the second.")
+    str | None,
+    typer.Option(
+        help="Time of the initial state. A stream with steps needs it; a table's first step is else its second."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**31 - 1)]
 Output = Annotated[pathlib.Path, typer.Option(help="Folder of the report, the plots and the numbers.")]
