@@ -294,7 +294,7 @@ def _kinds_of_text(folder: pathlib.Path, whole: list[int]) -> Iterator[Outcome]:
 
 
 def evidence(folder: pathlib.Path) -> Iterator[Outcome]:
-    """The evidence is unbiased for every resampler, proposal and precision: 100 keys against Kalman's."""
+    """The evidence is unbiased by eight resamplers, five proposals and both precisions: 100 keys against Kalman's."""
     resamplers = {
         "systematic": epf.systematic,
         "multinomial": epf.multinomial,

@@ -175,8 +175,8 @@ def node_filter(
         S, log_weights, info = taken.S, taken.log_weights, taken.info
         collapsed = jnp.all(info.collapsed)
         log_increment = where(collapsed, -jnp.inf, taken.log_mass - state.S.log_mass)
-        apart = where(collapsed, 0.0, S.coarser - state.S.coarser)
-        taken = taken._replace(S=S._replace(drift=state.S.drift + apart, apart=state.S.apart + apart**2))
+        change = where(collapsed, 0.0, S.coarser - state.S.coarser)
+        taken = taken._replace(S=S._replace(drift=state.S.drift + change, apart=state.S.apart + change**2))
 
         def on_average(shares):
             return num_points * (jnp.exp(log_weights) @ shares[between.nearest])

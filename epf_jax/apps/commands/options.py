@@ -56,7 +56,8 @@ Unit = Annotated[
 Start = Annotated[
     str | None,
     typer.Option(
-        help="Time of the initial state. A stream with steps needs it; a table's first step is else its second."
+        help="Time of the initial state. A stream with time steps needs it. A table's first step is otherwise as long "
+        "as its second."
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**31 - 1)]
